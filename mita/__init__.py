@@ -1,0 +1,7 @@
+"""MiTA attention: the core op, its mechanisms, and the layer around them."""
+
+from .attention import mita_attention
+from .layer import MultiHeadAttention
+from .layout import TokenLayout
+
+__all__ = ["MultiHeadAttention", "TokenLayout", "mita_attention"]

@@ -1,0 +1,32 @@
+"""Attention mechanisms by name. A new one is a file here, a line in `MECHANISMS`, and a yaml of the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from .. import registry
+from .base import Mechanism
+from .mita import MiTA
+from .softmax import SoftmaxAttention
+
+MECHANISMS: dict[str, Callable[..., nn.Module]] = {
+    "softmax": SoftmaxAttention,
+    "mita": MiTA,
+    "mita_released": partial(MiTA, landmark_scale="double", landmark_tokens="first"),
+}
+
+
+def build(name: str, num_heads: int, head_dim: int, **options: Any) -> nn.Module:
+    """The mechanism registered under `name`, for `num_heads` heads of `head_dim` channels.
+
+    Raises:
+        ValueError: the name or an option is unknown (the nearest known names are given), or an option is out of range.
+    """
+    return registry.build("attention mechanism", MECHANISMS, name, num_heads, head_dim, **options)
+
+
+__all__ = ["MECHANISMS", "Mechanism", "MiTA", "SoftmaxAttention", "build"]

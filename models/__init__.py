@@ -1,0 +1,35 @@
+"""Networks by name. A new one is a file here, a line in `MODELS`, and a yaml of the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from mita import registry
+
+from .vit import VisionTransformer
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "vit": VisionTransformer,
+    "deit_tiny": partial(VisionTransformer, embed_dim=192, depth=12, num_heads=3),
+    "deit_small": partial(VisionTransformer, embed_dim=384, depth=12, num_heads=6),
+    "deit_base": partial(VisionTransformer, embed_dim=768, depth=12, num_heads=12),
+}
+
+
+def build(
+    name: str, *, mechanism_factory: Callable[[int, int], nn.Module], num_classes: int, **options: Any
+) -> nn.Module:
+    """The model registered under `name`, with the attention that `mechanism_factory(num_heads, head_dim)` builds.
+
+    Raises:
+        ValueError: the name or an option is unknown (the nearest known names are given), or an option does not fit.
+    """
+    options = dict(mechanism_factory=mechanism_factory, num_classes=num_classes, **options)
+    return registry.build("model", MODELS, name, **options)
+
+
+__all__ = ["MODELS", "VisionTransformer", "build"]
