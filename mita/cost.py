@@ -1,8 +1,9 @@
 """Multiply-adds and parameters, analytically.
 
-The convention of the papers' "FLOPs" columns: one multiply-add counts once (not two operations). Counted are linear layers,
-convolutions and the matrix products of attention, each the once that the method needs it. Not counted are biases, norms,
-activations, softmax, pooling, top-k and sorting. A model's or layer's `multiply_adds` adds these up for one item.
+The convention of the papers' "FLOPs" columns: one multiply-add counts once (not as two operations). Counted are linear
+layers, convolutions and the matrix products of attention, each as often as the method needs it (a score that serves two
+purposes once). Not counted: biases, norms, activations, softmax, pooling, top-k and sorting. The `multiply_adds` of a
+mechanism, a layer or a model adds these up for one item.
 """
 
 from __future__ import annotations

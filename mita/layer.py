@@ -14,8 +14,9 @@ from .layout import TokenLayout
 class MultiHeadAttention(nn.Module):
     """proj(SiLU(g) * (attention(q, k, v) + dwc(v))), with q, k, v, g from one linear layer; dwc and gate are options.
 
-    The order is: projection, qk-norm, rope, mechanism (which may pool q), head merge, depth-wise convolution, gate, proj.
-    Parameter names are timm's `Attention`'s: `qkv`, `q_norm`, `k_norm`, `proj`; further `dwc`, and `qkvg` in place of `qkv`.
+    The order is: projection, qk-norm, rope, mechanism (which may pool q), head merge, depth-wise convolution, gate,
+    projection. Parameter names are those of timm's `Attention`: `qkv`, `q_norm`, `k_norm`, `proj`; further `dwc`, and
+    `qkvg` in place of `qkv` with a gate.
 
     Args:
         dim: C, a multiple of num_heads.
@@ -24,7 +25,7 @@ class MultiHeadAttention(nn.Module):
         qkv_bias: whether the first projection has a bias.
         qk_norm: head_dim -> module, applied to each head of q and of k; None for none.
         rope: module called as rope(q, k, layout) -> (q, k); None for none.
-        depthwise_conv: add a 3x3 depth-wise convolution (with bias) of v's grid tokens to the grid tokens; needs a 2-D grid.
+        depthwise_conv: add a 3x3 depth-wise convolution (with bias) of v on the grid tokens; needs a 2-D grid.
         gate: multiply by SiLU of a fourth projection before `proj`.
         proj_drop: dropout after `proj`.
 

@@ -16,7 +16,7 @@ LayerNorm = partial(nn.LayerNorm, eps=1e-6)
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)); LayerScale and stochastic depth on both. Names as timm's `Block`."""
+    """x + attention(norm(x)), then x + mlp(norm(x)); LayerScale and stochastic depth on both. Names as in timm."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class Transformer(nn.ModuleList):
         norm: dim -> module.
         activation: of the MLP.
         drop: dropout in the MLP.
-        drop_path: stochastic depth; of the last block when `drop_path_schedule` is "linear" (from 0 in the first block), of
-            every block when it is "constant".
+        drop_path: rate of stochastic depth.
+        drop_path_schedule: "linear" (from 0 in the first block to `drop_path` in the last) or "constant".
         layer_scale: initial value of LayerScale, None for none.
         gradient_checkpointing: recompute each block in the backward pass; the same gradients with less memory.
 
@@ -112,8 +112,9 @@ class Transformer(nn.ModuleList):
 def init_weights(model: nn.Module, attention_init: str) -> None:
     """Initialise every linear layer as timm and DeiT do: weights truncated-normal with sd .02, biases 0.
 
-    attention_init: "trunc_normal" includes the projections of attention; "torch_default" leaves them at `nn.Linear`'s own
-        (uniform, sd 1 / sqrt(3 C), biases not 0), as in the released MiTA-DeiT. Mechanisms initialise their own parameters.
+    attention_init: "trunc_normal" includes the projections of attention; "torch_default" leaves them at `nn.Linear`'s
+        own (uniform, sd 1 / sqrt(3 C), biases not 0), as in the released MiTA-DeiT. Mechanisms initialise their own
+        parameters.
 
     Raises:
         ValueError: an unknown attention_init.

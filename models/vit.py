@@ -88,7 +88,7 @@ class VisionTransformer(nn.Module):
         height, width = image_size
         if height < 1 or width < 1 or height % self.patch_size or width % self.patch_size:
             raise ValueError(
-                f"an image of {height}x{width} pixels does not divide into patches of {self.patch_size}x{self.patch_size}; "
+                f"an image of {height}x{width} pixels does not divide into patches of side {self.patch_size}; "
                 f"resize or pad it to multiples of {self.patch_size}"
             )
         return TokenLayout((height // self.patch_size, width // self.patch_size), num_prefix=1)

@@ -25,8 +25,8 @@ class MiTA(Mechanism):
         branches: "both", "route" (experts only) or "compress" (landmarks only).
         landmark_scale: "single" as in the paper, or "double": the shared branch's landmark keys are multiplied by
             d ** -0.5 once more, as in the released code.
-        landmark_tokens: what landmarks are pooled from: "grid" as in the paper, or "first": as many tokens as the grid has,
-            counted from the first of the sequence, class token included, as in the released DeiT and segmenter.
+        landmark_tokens: what landmarks are pooled from: "grid" as in the paper, or "first": as many tokens as the grid
+            has, from the first of the sequence on, class token included, as in the released DeiT and segmenter.
         landmark_grid: (a, b), replaces `num_landmarks` by a * b.
         backend: see `mita.mita_attention`.
 
@@ -50,12 +50,12 @@ class MiTA(Mechanism):
         super().__init__(num_heads, head_dim)
         if landmark_grid is not None:
             if len(landmark_grid) != 2:
-                raise ValueError(f"landmark_grid is (a, b), got {tuple(landmark_grid)}; for a sequence give num_landmarks")
+                raise ValueError(f"landmark_grid is (a, b), got {tuple(landmark_grid)}; on sequences use num_landmarks")
             num_landmarks = math.prod(landmark_grid)
         if num_landmarks < 1 or top_k < 1:
             raise ValueError(f"num_landmarks and top_k are at least 1, got {num_landmarks} and {top_k}")
         if not 1 <= experts_per_query <= num_landmarks:
-            raise ValueError(f"experts_per_query is between 1 and the {num_landmarks} landmarks, got {experts_per_query}")
+            raise ValueError(f"experts_per_query is between 1 and {num_landmarks} (landmarks), got {experts_per_query}")
         for option, value, choices in (
             ("branches", branches, ("both", "route", "compress")),
             ("landmark_scale", landmark_scale, ("single", "double")),
