@@ -13,9 +13,7 @@ from mita.mechanisms import build
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = {
-    name: case
-    for name, case in json.loads((GOLDEN / "cases.json").read_text()).items()
-    if name.startswith("deit_mita")
+    name: case for name, case in json.loads((GOLDEN / "cases.json").read_text()).items() if name.startswith("deit_mita")
 }
 
 

@@ -67,7 +67,7 @@ def test_a_grid_that_does_not_multiply_out_names_both_numbers(name):
 @pytest.mark.parametrize("name", ["mita", "mita_released"])
 @pytest.mark.parametrize("junk", [1e4, float("nan")])
 def test_a_padded_batch_equals_its_unpadded_runs(name, junk):
-    """native-sparse-attention #23: padded lengths gave NaN. 3 real tokens are fewer than the 5 landmarks and the 4 keys."""
+    """native-sparse-attention #23: padded lengths gave NaN. 3 real tokens are fewer than the landmarks and the keys."""
     q, k, v = qkv(3, 2, 40, 8)
     lengths, mechanism = [40, 23, 3], build(name, 2, 8, num_landmarks=5, top_k=4)
     mask = torch.arange(40) < torch.tensor(lengths)[:, None]
