@@ -1,0 +1,70 @@
+"""What a data set hands to training, and the few things every data set needs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch.utils.data import Dataset, Subset
+
+
+@dataclass
+class Data:
+    """A data set, ready to train on.
+
+    Items are dicts of tensors with at least "target" (int64 scalar); images are under "image", (C, H, W) float32.
+    Items may draw from Python's, numpy's and torch's global generators; the loader seeds all three for every item.
+
+    Attributes:
+        name: registry name.
+        train: map-style training items, augmented.
+        evaluate: map-style evaluation items by split, in order; the first split selects the best checkpoint.
+        num_classes: number of classes.
+        input_size: (C, H, W) of an image, (N,) of a token sequence.
+        fingerprint: short hash of what was read, before any `limit`.
+        counts: items in each split, after any `limit`.
+        collate: makes a batch of a list of items; None is torch's default.
+        short: why this is not the full data set, or None when it is.
+        switches: legacy behaviours in force; empty is correct behaviour.
+    """
+
+    name: str
+    train: Dataset
+    evaluate: dict[str, Dataset]
+    num_classes: int
+    input_size: tuple[int, ...]
+    fingerprint: str
+    counts: dict[str, int]
+    collate: Callable | None = None
+    short: str | None = None
+    switches: dict = field(default_factory=dict)
+
+
+def fingerprint(parts: Iterable[bytes | str]) -> str:
+    """Twelve hexadecimal digits that follow from `parts`, in order."""
+    digest = hashlib.sha256()
+    for part in parts:
+        part = part.encode() if isinstance(part, str) else part
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()[:12]
+
+
+def limited(dataset: Dataset, limit: int | None) -> Dataset:
+    """The first `limit` items of one fixed shuffled order (the same for every run), or all of them for None.
+
+    Raises:
+        ValueError: `limit` is not a positive whole number.
+    """
+    if limit is None:
+        return dataset
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise ValueError(f"data.limit={limit!r} is not a number of items; give a whole number from 1, or null for all")
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
+    return Subset(dataset, order[:limit].tolist())
+
+
+def reasons(*parts: str | None) -> str | None:
+    """The given reasons as one line, or None when there is none."""
+    return "; ".join(part for part in parts if part) or None
