@@ -70,7 +70,7 @@ def class_names(folder: Path) -> list[str]:
     if images:
         raise ValueError(
             f"{folder} holds {len(images)} images directly ({some(sorted(images))}), so their classes are not known; "
-            "move each into a folder of its class (for ImageNet's val, valprep.sh of soumith/imagenetloader.torch does it)"
+            "move each into a folder of its class (for ImageNet's val: valprep.sh of soumith/imagenetloader.torch)"
         )
     if not names:
         raise ValueError(f"{folder} is empty; expected one folder a class, as in {folder}/n01440764/*.JPEG")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -21,7 +22,9 @@ class RandomImages(Dataset):
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         if not 0 <= index < self.count:
             raise IndexError(index)
-        generator = torch.Generator().manual_seed((self.seed << 32) + index)
+        # hashed to 32 bits, because torch's CPU generator ignores the higher bits of a seed
+        state = int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0])
+        generator = torch.Generator().manual_seed(state)
         image = torch.randn(self.shape, generator=generator)
         return {"image": image, "target": torch.randint(self.num_classes, (), generator=generator)}
 
