@@ -14,12 +14,20 @@ from mita import registry
 from .data import Data
 from .digits import digits
 from .imagenet import imagenet
+from .longdoc import longdoc
+from .lra import image, listops, pathfinder, retrieval, text
 from .synthetic import synthetic
 
 DATASETS: dict[str, Callable[..., Data]] = {
     "digits": digits,
+    "image": image,
     "imagenet": imagenet,
+    "listops": listops,
+    "longdoc": longdoc,
+    "pathfinder": pathfinder,
+    "retrieval": retrieval,
     "synthetic": synthetic,
+    "text": text,
 }
 
 

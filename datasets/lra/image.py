@@ -107,7 +107,7 @@ def read_batch(path: Path) -> tuple[np.ndarray, list[int]]:
 class OnlyArrays(pickle.Unpickler):
     """An unpickler that makes arrays and plain values, and runs nothing else a file may ask for."""
 
-    ALLOWED = {"_reconstruct", "ndarray", "dtype", "_frombuffer"}
+    ALLOWED = ("_reconstruct", "ndarray", "dtype", "_frombuffer")
 
     def find_class(self, module: str, name: str):
         if module.split(".")[0] == "numpy" and name in self.ALLOWED:

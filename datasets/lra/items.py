@@ -42,7 +42,8 @@ class TokenItems(Dataset):
             return {"tokens": tokens, "length": length, "target": target}
         first, second = self.store.pairs[number]
         (tokens_a, length_a), (tokens_b, length_b) = self._padded(first), self._padded(second)
-        return dict(tokens_a=tokens_a, length_a=length_a, tokens_b=tokens_b, length_b=length_b, target=target)
+        texts = {"tokens_a": tokens_a, "length_a": length_a, "tokens_b": tokens_b, "length_b": length_b}
+        return {**texts, "target": target}
 
     def _padded(self, number: int) -> tuple[Tensor, Tensor]:
         tokens = self.store.sequence(number)

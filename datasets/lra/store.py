@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -60,11 +60,11 @@ class Store:
 class Writer:
     """Fills a folder that `Store` opens. Items belong to the split last named with `begin`."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, file: BinaryIO):
         self.folder = folder
         self.notes: list[str] = []
         self.facts: dict[str, int] = {}
-        self._file = open(folder / "tokens.bin", "wb")
+        self._file = file
         self._lengths: list[int] = []
         self._targets: list[int] = []
         self._pairs: list[tuple[int, int]] = []
@@ -73,10 +73,6 @@ class Writer:
 
     def begin(self, split: str) -> None:
         self._begins[split] = len(self._targets)
-
-    def count(self) -> int:
-        """Items so far in the split last begun."""
-        return len(self._targets) - list(self._begins.values())[-1]
 
     def add(self, tokens: bytes, target: int) -> None:
         self._append(tokens)
@@ -95,9 +91,9 @@ class Writer:
         self._file.write(tokens)
         self._lengths.append(len(tokens))
 
-    def close(self, settings: dict[str, Any]) -> None:
+    def finish(self, settings: dict[str, Any]) -> None:
         """Write the rest. meta.json comes last: a folder without it is not finished."""
-        self._file.close()
+        self._file.flush()
         arrays = {
             "offsets": np.concatenate([[0], np.cumsum(self._lengths, dtype=np.int64)]).astype(np.int64),
             "targets": np.asarray(self._targets, np.uint8),
@@ -136,9 +132,14 @@ def cached(cache: str | Path | None, name: str, settings: dict[str, Any], write:
     with _only_one(cache / f"{name}.lock"):
         if not (folder / "meta.json").exists():
             unfinished.mkdir(exist_ok=True)
-            writer = Writer(unfinished)
-            write(writer)
-            writer.close(settings)
+            try:
+                with open(unfinished / "tokens.bin", "wb") as file:
+                    writer = Writer(unfinished, file)
+                    write(writer)
+                    writer.finish(settings)
+            except ValueError:  # what was found is of no use, unlike after an interrupt
+                shutil.rmtree(unfinished)
+                raise
             shutil.rmtree(folder, ignore_errors=True)
             unfinished.rename(folder)
     store = Store(folder)
