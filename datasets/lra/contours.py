@@ -283,9 +283,22 @@ def draw_images(generator: np.random.Generator, count: int) -> tuple[np.ndarray,
         rows_there = np.flatnonzero(there[:, contour])
         paint(canvas, rows_there, shape[rows_there, contour], place[rows_there, contour], SHORT_CONTRAST)
 
-    label, origin = generator.integers(0, 2, (2, count))
-    terminal = np.where(label == 1, origin, 1 - origin)
+    marked, label = choose_ends(generator, tail, tip)
     images = canvas.reshape(-1, WIDTH, WIDTH)[:, REACH:-REACH, REACH:-REACH]
-    for points in (tail[rows, origin], tip[rows, terminal]):
+    for points in marked:
         images = np.maximum(images, MARKERS[points[:, 0], points[:, 1]] / 255)
     return stretch(images), label
+
+
+def choose_ends(
+    generator: np.random.Generator, tail: np.ndarray, tip: np.ndarray
+) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+    """The two pixels to mark, (n, 2) each, and the label (n,) that follows.
+
+    The first is the tail of one of the contours (n, 2, 2), either at random; the second the tip of the same contour for
+    label 1, of the other for label 0.
+    """
+    label, origin = generator.integers(0, 2, (2, len(tail)))
+    terminal = np.where(label == 1, origin, 1 - origin)
+    rows = np.arange(len(tail))
+    return (tail[rows, origin], tip[rows, terminal]), label

@@ -76,6 +76,8 @@ def listops_figures(store: Store, numbers: Sequence[int] | np.ndarray) -> list[F
     for label, share in enumerate(LISTOPS_LABELS):
         deviation = np.sqrt(share * (100 - share))
         figures.append(fig(f"label {label}, % of examples", 100 * (targets == label).mean(), share, deviation, 0.05))
+    guess = first_token_accuracy(store, numbers, numbers)
+    figures.append(fig("root operator's best guess, %", guess, 36.5, 48, 0.05))
     return figures
 
 
