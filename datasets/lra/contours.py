@@ -1,11 +1,11 @@
 """Pathfinder images: two long contours of dashes, five short ones, two end markers; do the markers share a contour?
 
 The process is that of Linsley et al. (2018), with the settings of Long Range Arena's `curv_contour_length_14`. A pair of
-contours of 14 dashes comes off about once in 290 attempts, most of which cannot come off because of their first angle (`USABLE`) and are not
-made here. The others go forward together, a thousand at a time, dash by dash, in arrays; each leaves the moment it fails,
-and nothing is drawn before a pair is complete. What the original does by accident is kept, as it shapes the images: the
-room of a dash is reserved one dash late, the footprint test of a first dash is one pixel off and leaves only `USABLE`
-angles, so that most images have few short contours, and short contours are brighter than long ones.
+contours of 14 dashes comes off about once in 290 attempts. Eleven in twelve fail for their first angle alone (`USABLE`)
+and are not made here. The others go forward together, a thousand at a time, dash by dash, in arrays; each leaves the
+moment it fails, and nothing is drawn before a pair is complete. What the original does by accident is kept, as it shapes
+the images: the room of a dash is reserved one dash late; the footprint test of a first dash is one pixel off and leaves
+only `USABLE` angles, so that most images have few short contours; and short contours are brighter than long ones.
 
 Rooms are kept on a canvas with a border of `REACH` pixels, (attempts, 40 * 40) uint8, 255 for taken.
 """
