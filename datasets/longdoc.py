@@ -35,10 +35,10 @@ def longdoc(
 ) -> Data:
     """Items of N = `length` tokens: the first bytes of a document, each plus 1 (models use a vocabulary of 512).
 
-    arXiv-classification (He et al., 2019; 11 classes; the Hugging Face copy is ccdv/arxiv-classification). Its documents
-    are 58 kB on average. Read from files under `root`: parquet or jsonl files with the fields "text" and "label" (0 to 10,
-    or a class name), or text files in folders .../<split>/<class name>/*.txt. A path names its split, and the
-    configuration "no_ref" when it has it; any other path belongs to "default".
+    arXiv-classification (He et al., 2019; 11 classes; the Hugging Face copy is ccdv/arxiv-classification). Its
+    documents are 58 kB on average. Read from files under `root`: parquet or jsonl files with the fields "text" and
+    "label" (0 to 10, or a class name), or text files in folders .../<split>/<class name>/*.txt. A path names its split,
+    and the configuration "no_ref" when it has it; any other path belongs to "default".
 
     Args:
         root: folder of the files.
@@ -114,8 +114,8 @@ def find_files(root: Path, config: str) -> dict[str, list[Path]]:
             return found[kind]
     there = [f"{len(paths)} {kind} of {split}" for kind in KINDS for split, paths in found[kind].items() if paths]
     raise ValueError(
-        f"arXiv-classification, configuration {config}: parquet, jsonl or text files for train, validation and test were "
-        f"looked for in {root}, which holds {listing(root)}; of this configuration: {', '.join(there) or 'nothing'}, "
+        f"arXiv-classification, configuration {config}: parquet, jsonl or text files for train, validation and test "
+        f"were looked for in {root}, which holds {listing(root)}; of this configuration: {', '.join(there) or 'nothing'}, "
         f"and {others} files of others"
     )
 
@@ -124,7 +124,7 @@ def read_documents(path: Path) -> Iterator[tuple[str, int]]:
     """Text and label of every document of a file.
 
     Raises:
-        ValueError: a field is missing or wrong, or a parquet file cannot be read (pyarrow is missing, or the file broken).
+        ValueError: a field is missing or wrong, or a parquet file cannot be read (pyarrow missing, or broken).
     """
     if path.suffix == ".txt":
         yield path.read_text(errors="replace"), label_of(path.parent.name, str(path.parent))

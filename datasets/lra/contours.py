@@ -1,11 +1,12 @@
 """Pathfinder images: two long contours of dashes, five short ones, two end markers; do the markers share a contour?
 
-The process is that of Linsley et al. (2018), with the settings of Long Range Arena's `curv_contour_length_14`. A pair of
-contours of 14 dashes comes off about once in 290 attempts. Eleven in twelve fail for their first angle alone (`USABLE`)
-and are not made here. The others go forward together, a thousand at a time, dash by dash, in arrays; each leaves the
-moment it fails, and nothing is drawn before a pair is complete. What the original does by accident is kept, as it shapes
-the images: the room of a dash is reserved one dash late; the footprint test of a first dash is one pixel off and leaves
-only `USABLE` angles, so that most images have few short contours; and short contours are brighter than long ones.
+The process is that of Linsley et al. (2018), with the settings of Long Range Arena's `curv_contour_length_14`. A pair
+of contours of 14 dashes comes off about once in 300 attempts. Eleven in twelve fail for their first angle alone
+(`USABLE`) and are not made here. The others go forward together, a thousand at a time, dash by dash, in arrays; each
+leaves the moment it fails, and nothing is drawn before a pair is complete. What the original does by accident is kept,
+as it shapes the images: the room of a dash is reserved one dash late; the footprint test of a first dash is one pixel
+off and leaves only `USABLE` angles, so that most images have few short contours; and short contours are brighter than
+long ones.
 
 Rooms are kept on a canvas with a border of `REACH` pixels, (attempts, 40 * 40) uint8, 255 for taken.
 """
@@ -30,6 +31,7 @@ from .dashes import (
     SEED_DISTANCE,
     SIDE,
     TURNS,
+    moved,
     moves,
     opposite,
 )
@@ -53,16 +55,15 @@ AROUND = np.array([0, -1, 1, -WIDTH, WIDTH])
 PATCH_OFFSETS = (np.arange(-REACH, REACH + 1)[:, None] * WIDTH + np.arange(-REACH, REACH + 1)).ravel()
 
 STEPS = moves(ANGLES, DASH_LENGTH + 2 * MARGIN)  # from one pivot to the next
-# from the tail of a first dash to its pivot: to its head, and back a little farther
-HEADS = moves(DEGREES, DASH_LENGTH)
-FIRST_PIVOTS = HEADS + moves(opposite(DEGREES), DASH_LENGTH + MARGIN)
+# from the tail of a first dash to its head, and from there back to its pivot, a little behind the tail
+FORWARD, BACK = moves(DEGREES, DASH_LENGTH), moves(opposite(DEGREES), DASH_LENGTH + MARGIN)
 _BEND = np.abs(ANGLES[:, None] - TURNS)
 WEIGHTS = np.cos(np.minimum(np.minimum(_BEND, 2 * np.pi - _BEND), np.pi / 2)) ** 2  # (360 + K, K)
 # pixels (7, 7) a first dash covers; the original's window sits one pixel off its tail
 FOOTPRINTS = (ROOMS.reshape(-1, PATCH, PATCH)[: len(DEGREES), :7, :7] == 255).reshape(len(DEGREES), 49)
 
-# A first dash at another angle has a footprint that lies outside the image for some tails, and the original then finds no
-# tail at all. So it can never be one of a pair's, and a short contour loses a try with it.
+# A first dash at another angle has a footprint that lies outside the image for some tails, and the original then finds
+# no tail at all. So a pair never begins with it, and a short contour loses a try with it.
 USABLE = np.flatnonzero(FOOTPRINTS[:, 7 * 3 + 3])
 
 
@@ -85,12 +86,13 @@ def place_of(points: np.ndarray) -> np.ndarray:
 
 def first_dash(tail: np.ndarray, degree: np.ndarray) -> Ends:
     """Contours of one dash at pixels `tail` (n, 2), at angles `DEGREES[degree]`."""
-    return Ends(tail + FIRST_PIVOTS[degree], degree, place_of(tail))
+    return Ends(moved(moved(tail, FORWARD[degree]), BACK[degree]), degree, place_of(tail))
 
 
 def fits_image(tail: np.ndarray, degree: np.ndarray) -> np.ndarray:
     """(n,) bool: tail (n, 2), head and pivot of a first dash are pixels of the image."""
-    points = np.stack([tail, tail + HEADS[degree], tail + FIRST_PIVOTS[degree]])
+    head = moved(tail, FORWARD[degree])
+    points = np.stack([tail, head, moved(head, BACK[degree])])
     return ((points >= 0) & (points < SIDE)).all((0, 2))
 
 
@@ -111,7 +113,7 @@ def extend(generator: np.random.Generator, rooms: np.ndarray, rows: np.ndarray, 
     Returns:
         the contours (numbers below n, ascending) that succeeded, and their ends.
     """
-    pivot = ends.pivot + STEPS[ends.shape]
+    pivot = moved(ends.pivot, STEPS[ends.shape])
     points = pivot[:, None] + OFFSETS
     inside = ((points >= 0) & (points < SIDE)).all(-1)
     places = place_of(points)
@@ -165,7 +167,7 @@ CENTRAL_COUNT, CENTRAL = _central_places()
 
 @dataclass
 class Pairs:
-    """n pairs of complete contours: shape and place (n, 2, 14) of the dashes, tail and tip (n, 2, 2), rooms (n, 1600)."""
+    """n pairs of complete contours: shape, place (n, 2, 14) of the dashes, tail, tip (n, 2, 2), rooms (n, 1600)."""
 
     shape: np.ndarray
     place: np.ndarray

@@ -6,6 +6,8 @@ margin 1. Coordinates are (row, column); angles go from columns to rows; a move 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from PIL import Image, ImageDraw
 
@@ -30,10 +32,17 @@ def _circle_offsets() -> np.ndarray:
 
 
 def moves(angles: np.ndarray, distance: float) -> np.ndarray:
-    """(n, 2) whole pixels that a move of `distance` at each angle goes, rounded up."""
-    # around a coordinate of an image: next to 0 the rounding errors of sine and cosine would count as a pixel
-    middle = SIDE // 2
-    return np.ceil(middle + distance * np.stack([np.sin(angles), np.cos(angles)], 1)).astype(int) - middle
+    """(n, 2) rows and columns that `distance` at each angle goes, not rounded."""
+    return np.array([[distance * math.sin(angle), distance * math.cos(angle)] for angle in angles])
+
+
+def moved(points: np.ndarray, move: np.ndarray) -> np.ndarray:
+    """Pixels (n, 2) after a move (n, 2).
+
+    Rounded up after the addition, as in the original: whether the rounding error of a level or upright move counts as a
+    pixel depends on how near to 0 the coordinate is, and contours along the upper and left edges turn on it.
+    """
+    return np.ceil(points + move).astype(int)
 
 
 def opposite(angles: np.ndarray) -> np.ndarray:
@@ -52,7 +61,7 @@ def _reduced(image: np.ndarray, side: int) -> np.ndarray:
 def _dash(angle: float) -> tuple[np.ndarray, np.ndarray]:
     """Line and room, both (9, 9) uint8, of a dash from the middle at `angle`."""
     centre, side = REACH * FINE, 2 * REACH * FINE + 1
-    row, column = np.ceil(centre + DASH_LENGTH * FINE * np.array([np.sin(angle), np.cos(angle)])).astype(int)
+    row, column = moved(np.full(2, centre), moves([angle], DASH_LENGTH * FINE)[0])
     line = Image.new("L", (side, side))
     ImageDraw.Draw(line).line([(centre, centre), (column, row)], fill=255, width=1)
     line = np.asarray(line)

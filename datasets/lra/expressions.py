@@ -43,7 +43,8 @@ class Rules:
             )
         if self.max_depth < 1 or self.max_args < 2:
             raise ValueError(
-                f"ListOps needs max_depth of 1 or more and max_args of 2 or more, got {self.max_depth} and {self.max_args}"
+                f"ListOps needs a max_depth of 1 or more and max_args of 2 or more, not {self.max_depth} and "
+                f"{self.max_args}"
             )
 
 

@@ -46,7 +46,7 @@ def listops(
         limit: keep so many items of every split.
         counts: examples to generate for train, dev and test.
         generator_seed: of the generated examples.
-        min_length, max_length: bounds, both exclusive, on the number of tokens. N is the power of two from `max_length`.
+        min_length, max_length: exclusive bounds on the number of tokens. N is the power of two from `max_length`.
         max_depth, max_args: of the generated trees.
         brackets_dropped: legacy: leave out the closing brackets, as the first public pipelines did. The task cannot be
             solved so.
@@ -133,7 +133,7 @@ def read_tsv(path: Path, writer: Writer) -> None:
                 raise ValueError(f"{path}, line {number}: unknown token {symbol!r}; ListOps has {known}") from None
             if not 0 < len(tokens) < Rules.max_length:
                 raise ValueError(
-                    f"{path}, line {number}: an expression of {len(tokens)} tokens, where fewer than {Rules.max_length} "
-                    "and at least 1 are expected"
+                    f"{path}, line {number}: an expression of {len(tokens)} tokens, where fewer than "
+                    f"{Rules.max_length} and at least 1 are expected"
                 )
             writer.add(tokens, int(columns[1]))

@@ -1,4 +1,4 @@
-"""Pathfinder: are the two markers in a 32x32 picture the ends of one dashed contour? Generated, or read from a release."""
+"""Pathfinder: are the two markers in a 32x32 picture the ends of one dashed contour? Generated, or read."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def pathfinder(
     cache: str | None = None,
     workers: int | None = None,
 ) -> Data:
-    """Items of N = 1024 tokens: the grey values, 0 to 255, row by row, all of them real (models use a vocabulary of 512).
+    """Items of N = 1024 tokens: grey values, 0 to 255, row by row, all of them real (models use a vocabulary of 512).
 
-    The level is the hard one, contours of 14 dashes. The released images are split 80/10/10 in one fixed shuffled order.
+    The level is the hard one, contours of 14 dashes. Released images are split 80/10/10 in one fixed shuffled order.
 
     Args:
         root: a release (holding pathfinder32/curv_contour_length_14, or that folder); None generates.

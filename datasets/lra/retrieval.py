@@ -80,8 +80,8 @@ def read_tsv(path: Path, writer: Writer) -> None:
             if len(columns) != COLUMNS:
                 hint = "these are the ids without texts" if len(columns) == 3 else "is the file cut?"
                 raise ValueError(
-                    f"{path}, line {number} has {len(columns)} columns where {COLUMNS} are expected (label, two ids, two "
-                    f"texts); {hint}"
+                    f"{path}, line {number} has {len(columns)} columns where {COLUMNS} are expected (label, two ids, "
+                    f"two texts); {hint}"
                 )
             try:
                 label = float(columns[0])

@@ -119,7 +119,7 @@ class Writer:
 
 
 def cached(cache: str | Path | None, name: str, settings: dict[str, Any], write: Callable[[Writer], None]) -> Store:
-    """The store of `settings` in the folder `cache` (None: data/lra beside the code), made by `write` if it is not there.
+    """The store of `settings` in the folder `cache` (None: data/lra beside the code), made by `write` if it is missing.
 
     Its folder is called after `name` and a hash of `settings`. It is written under another name and renamed when
     complete; processes that want the same store wait for the first. What an interrupted `write` left beside the

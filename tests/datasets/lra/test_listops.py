@@ -80,6 +80,11 @@ def test_items(data):
     assert batch["tokens"].shape == (4, 2048) and batch["length"].shape == batch["target"].shape == (4,)
 
 
+def test_a_seed_stands_for_the_same_expressions_everywhere(data):
+    """Another fingerprint means other data: then `listops.GENERATOR` must go up, and records cannot be compared."""
+    assert data.fingerprint == "2eb39e879f59"
+
+
 def test_targets_are_values_by_pythons_evaluation(data):
     for part in (data.train, *data.evaluate.values()):
         for tokens, item in zip(sequences(part), part):

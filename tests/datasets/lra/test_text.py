@@ -12,7 +12,7 @@ SIZE = 30  # reviews in each of the four folders
 
 @pytest.fixture()
 def tree(tmp_path):
-    """aclImdb as the archive unpacks: reviews named by number and rating, one longer than what is read, one not ASCII."""
+    """aclImdb as the archive unpacks: reviews named by number and rating, one longer than is read, one not ASCII."""
     for split in ("train", "test"):
         for name in ("pos", "neg"):
             folder = tmp_path / "aclImdb" / split / name
