@@ -115,8 +115,8 @@ def find_files(root: Path, config: str) -> dict[str, list[Path]]:
     there = [f"{len(paths)} {kind} of {split}" for kind in KINDS for split, paths in found[kind].items() if paths]
     raise ValueError(
         f"arXiv-classification, configuration {config}: parquet, jsonl or text files for train, validation and test "
-        f"were looked for in {root}, which holds {listing(root)}; of this configuration: {', '.join(there) or 'nothing'}, "
-        f"and {others} files of others"
+        f"were looked for in {root}, which holds {listing(root)}; of this configuration there are "
+        f"{', '.join(there) or 'none'}, and {others} files of others"
     )
 
 
