@@ -1,0 +1,84 @@
+"""What a recipe fixes, and what the machine may choose."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained, whatever the machine. Lengths are in epochs or in steps, never both.
+
+    epochs: passes over the data, evaluated after each; or
+    steps, eval_every: optimiser steps, evaluated every `eval_every` steps.
+    batch_size: items of one optimiser step over all devices; it never depends on the machine.
+    repeats: repeated augmentation, how often an item comes in an epoch of unchanged length (DeiT: 3).
+    optimizer, lr, weight_decay, betas, eps, momentum: as timm's factory takes them (None: its default).
+    schedule: "cosine" (per epoch, as DeiT: the warmup value also in the second epoch), "onecycle" (linear or cosine anneal,
+        cycles beta1) or "poly" (per step, power 0.9 to min_lr).
+    warmup: epochs ("cosine") or steps ("onecycle", "poly"); warmup_lr: where it starts ("cosine").
+    clip_norm, clip_value: gradient clipping, None for none.
+    ema_decay: of the moving average of the weights, None for none.
+    precision: "fp32", "bf16" or "fp16".
+
+    Raises ValueError for lengths that do not fit together and for unknown names.
+    """
+
+    batch_size: int
+    epochs: int | None = None
+    steps: int | None = None
+    eval_every: int | None = None
+    repeats: int = 1
+    optimizer: str = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 0.05
+    betas: tuple[float, float] | None = None
+    eps: float | None = None
+    momentum: float | None = None
+    schedule: str = "cosine"
+    anneal: str = "cos"
+    warmup: int = 0
+    warmup_lr: float = 1e-6
+    min_lr: float = 1e-5
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    ema_decay: float | None = None
+    precision: str = "fp32"
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError(f"A recipe has either epochs or steps, but it has epochs={self.epochs} and steps={self.steps}.")
+        if (self.steps is None) != (self.eval_every is None):
+            raise ValueError("A recipe counted in steps needs recipe.eval_every, one counted in epochs must leave it out.")
+        for name in ("batch_size", "epochs", "steps", "eval_every", "repeats"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"recipe.{name} must be at least 1, but it is {value}.")
+        for name, allowed in {
+            "schedule": ("cosine", "onecycle", "poly"),
+            "precision": ("fp32", "bf16", "fp16"),
+            "anneal": ("cos", "linear"),
+        }.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"recipe.{name} must be one of {', '.join(allowed)}, but it is {getattr(self, name)!r}.")
+        if self.schedule == "cosine" and self.epochs is None:
+            raise ValueError("The cosine schedule is counted in epochs; give recipe.epochs, or choose onecycle or poly.")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What may differ between two runs of one recipe: devices, workers, what fits into memory, how far to go now.
+
+    accelerator, devices, num_nodes, strategy: as Lightning Fabric takes them.
+    precision: overrides the recipe's, None for none.
+    max_batch_per_device: items a device takes at once; the rest of its share is accumulated.
+    max_steps: stop after so many optimiser steps; the record then says that the run was short.
+    """
+
+    accelerator: str = "auto"
+    devices: int | str = "auto"
+    num_nodes: int = 1
+    strategy: str = "auto"
+    precision: str | None = None
+    workers: int = 0
+    max_batch_per_device: int = 256
+    max_steps: int | None = None
+    progress: bool = True
