@@ -1,0 +1,88 @@
+"""Every backend against the reference, forward and every gradient, over all cases."""
+
+import pytest
+import torch
+
+from mita import mita_attention
+from mita.attention import eager
+from mita.attention.reference import reference_attention
+
+from .cases import CASES
+
+
+def run(tensors, options, **more):
+    o, routing = mita_attention(*tensors, **options, return_routing=True, **more)
+    loss = (o * torch.linspace(-1, 1, max(o.numel(), 1), dtype=o.dtype)[: o.numel()].view(o.shape)).sum()
+    grads = torch.autograd.grad(loss, tensors, allow_unused=True) if loss.requires_grad else [None] * 4
+    return o, routing, [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, grads, strict=True)]
+
+
+def check(case, tolerance, dtype, **more):
+    tensors, options = case.tensors(dtype)
+    o, routing, grads = run(tensors, options, **more)
+    wide = [t.detach().double().requires_grad_() for t in tensors]
+    expected, _ = reference_attention(*wide, **options, routing=routing)
+    loss = (expected * torch.linspace(-1, 1, max(o.numel(), 1), dtype=dtype).double()[: o.numel()].view(o.shape)).sum()
+    expected_grads = torch.autograd.grad(loss, wide, allow_unused=True)
+    torch.testing.assert_close(o.double(), expected, rtol=tolerance, atol=tolerance)
+    for name, grad, wanted in zip(["q", "k", "v", "landmarks"], grads, expected_grads, strict=True):
+        wanted = torch.zeros_like(grad, dtype=torch.float64) if wanted is None else wanted
+        torch.testing.assert_close(
+            grad.double(), wanted, rtol=tolerance, atol=tolerance, msg=lambda text, n=name: f"gradient of {n}: {text}"
+        )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_eager_equals_the_reference_in_float64(case):
+    check(case, 1e-10, torch.float64, backend="eager")
+    tensors, options = case.tensors()
+    _, routing, _ = run(tensors, options, backend="eager")
+    _, expected = reference_attention(*tensors, **options)
+    assert torch.equal(routing.selected, expected.selected)
+    assert torch.equal(routing.experts, expected.experts)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_eager_in_float32(case):
+    check(case, 1e-5, torch.float32, backend="eager")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_eager_in_small_tiles(case, monkeypatch):
+    """Cutting the work differently, down to single rows, changes nothing: streaming top-k, merged landmark values."""
+    monkeypatch.setattr(eager, "TILE_SCORES", 12)
+    monkeypatch.setattr(eager, "GROUP_SCORES", 12)
+    check(case, 1e-10, torch.float64, backend="eager")
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.Nq <= 64], ids=lambda case: case.name)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_types_err_no_more_than_twice_pytorch(case, dtype):
+    """The error against float64 is at most twice that of the dense equations in the same type by PyTorch's own softmax."""
+    tensors, options = case.tensors(dtype)
+    with torch.no_grad():
+        o, routing = mita_attention(*tensors, **options, backend="eager", return_routing=True)
+        exact, _ = reference_attention(*(t.double() for t in tensors), **options, routing=routing)
+        rounded = exact.to(dtype).double()  # the least error that any result in this type can have
+    error, least = (o.double() - exact).abs(), (rounded - exact).abs()
+    assert o.dtype == dtype
+    assert error.numel() == 0 or error.max() <= 2 * least.max() + torch.finfo(dtype).eps * 1e-2
+
+
+@pytest.mark.parametrize("options", [{}, {"branches": "route"}, {"branches": "compress"}, {"experts_per_query": 2}], ids=str)
+def test_gradcheck(options):
+    g = torch.Generator().manual_seed(3)
+    q, k, v, landmarks = (torch.randn(1, 2, n, 3, generator=g, dtype=torch.float64, requires_grad=True) for n in (9, 7, 7, 3))
+    key_mask = torch.tensor([[True] * 6 + [False]])
+    assert torch.autograd.gradcheck(
+        lambda *t: mita_attention(*t, top_k=3, key_mask=key_mask, backend="eager", **options), (q, k, v, landmarks)
+    )
+
+
+def test_an_operator_that_pytorch_can_trace():
+    tensors, _ = CASES[0].tensors(torch.float32)
+    op = torch.ops.mita.attention.default
+    torch.library.opcheck(op, (*tensors, None, None, 6, 1, 0.5, 1.0, "both", "eager"))
+    mask = torch.arange(37).expand(2, -1) < 20
+    torch.library.opcheck(op, (*tensors, mask, None, 6, 2, 0.5, 0.7, "route", "eager"))
+    torch.library.opcheck(op, (*tensors, None, None, 0, 0, 0.5, 1.0, "compress", "eager"))
