@@ -116,7 +116,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(tmp_path):
 
 
 def test_the_best_checkpoint_is_of_the_best_round(tmp_path):
-    result, state = run(tmp_path, RECIPES["cosine"])
+    result, _ = run(tmp_path, RECIPES["cosine"])
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert result.best["test/top1"] == max(line["test/top1"] for line in lines)
     best = load_checkpoint(tmp_path / "best.ckpt")
