@@ -36,7 +36,13 @@ def help_text(script: str, what: str, examples: Sequence[str]) -> str:
     choices = experiment.groups()
     names = choices.pop("experiment")
     width = max(map(len, names)) + 2
-    lines = [what, "", f"usage: python {script} [experiment=NAME] [GROUP=CHOICE ...] [KEY=VALUE ...]", "", "experiments"]
+    lines = [
+        what,
+        "",
+        f"usage: python {script} [experiment=NAME] [GROUP=CHOICE ...] [KEY=VALUE ...]",
+        "",
+        "experiments",
+    ]
     lines += [f"  {name:{width}}{first_comment(name)}" for name in names]
     lines += ["", "groups (configs/GROUP/CHOICE.yaml holds and explains the keys)"]
     lines += [f"  {group:{width}}{', '.join(group_choices)}" for group, group_choices in choices.items()]
@@ -132,7 +138,8 @@ def end_screen(record: Record, folder: Path) -> str:
     lines = {
         "result": f"{record.metric} {record.metrics[record.metric]:.2f} at the end, "
         f"{record.best['value']:.2f} at best (epoch {record.best['epoch']:g})",
-        "speed": f"{record.steps_per_second:.2f} steps/s, {record.peak_memory_mib:,.0f} MiB peak, {record.hours * 60:.1f} minutes",
+        "speed": f"{record.steps_per_second:.2f} steps/s, "
+        f"{record.peak_memory_mib:,.0f} MiB peak, {record.hours * 60:.1f} minutes",
         "run": str(folder),
     }
     averaged = record.metrics.get(record.metric.replace("/", "/ema_"))

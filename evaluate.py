@@ -1,8 +1,8 @@
 """Evaluate a run folder, or any checkpoint with the experiment it belongs to; metrics are printed and written beside it.
 
-  run=outputs/NAME/seed0        the best checkpoint of a run, with the run's own configuration
-  checkpoint=PATH               that file (with run=..., of that configuration; otherwise give experiment=...)
-  weights=raw | ema             the trained weights (default) or their moving average
+run=outputs/NAME/seed0        the best checkpoint of a run, with the run's own configuration
+checkpoint=PATH               that file (with run=..., of that configuration; otherwise give experiment=...)
+weights=raw | ema             the trained weights (default) or their moving average
 """
 
 from __future__ import annotations
@@ -53,7 +53,13 @@ def main(overrides: list[str]) -> None:
     metrics = {}
     for split, dataset in data.evaluate.items():
         values = evaluate(
-            fabric, model, task, dataset, batch_size=machine.max_batch_per_device, workers=machine.workers, collate=data.collate
+            fabric,
+            model,
+            task,
+            dataset,
+            batch_size=machine.max_batch_per_device,
+            workers=machine.workers,
+            collate=data.collate,
         )
         metrics |= {f"{split}/{name}": value for name, value in values.items()}
     if fabric.is_global_zero:

@@ -55,7 +55,9 @@ def compose(overrides: list[str] | tuple[str, ...] = ()) -> DictConfig:
         if override.is_add() or override.is_delete():
             raise ValueError(f"{override.input_line!r}: a configuration has fixed keys; give key=value without + or ~.")
         if override.is_sweep_override():
-            raise ValueError(f"{override.input_line!r} holds several values; sweep over them with python train.py -m ...")
+            raise ValueError(
+                f"{override.input_line!r} holds several values; sweep over them with python train.py -m ..."
+            )
         if key in known and override.value() not in known[key]:
             raise ValueError(f"{unknown(key, override.value(), known[key])}.")
     chosen = [o for o in parsed if o.key_or_group in known]
@@ -63,7 +65,9 @@ def compose(overrides: list[str] | tuple[str, ...] = ()) -> DictConfig:
     _check_values(_hydra([o.input_line for o in chosen]), values)
     config = _hydra([o.input_line for o in (*chosen, *values)])
     if not any(o.key_or_group == "name" for o in values):
-        config.name = ",".join([config.name, *(f"{o.key_or_group}={o.value()}" for o in chosen if o.key_or_group in RUN_GROUPS)])
+        config.name = ",".join(
+            [config.name, *(f"{o.key_or_group}={o.value()}" for o in chosen if o.key_or_group in RUN_GROUPS)]
+        )
     return config
 
 
@@ -72,7 +76,9 @@ def overridden(config: DictConfig, overrides: list[str]) -> DictConfig:
     values = _parse(overrides)
     for override in values:
         if override.key_or_group in groups():
-            raise ValueError(f"{override.input_line!r}: a run keeps its {override.key_or_group}; give values of single keys.")
+            raise ValueError(
+                f"{override.input_line!r}: a run keeps its {override.key_or_group}; give values of single keys."
+            )
     _check_values(config, values)
     return OmegaConf.merge(config, OmegaConf.from_dotlist([o.input_line for o in values]))
 
@@ -81,7 +87,9 @@ def expand(overrides: list[str]) -> list[list[str]]:
     """Every combination of a sweep: `seed=0,1 experiment=a,b` makes four lists of overrides."""
     sweeps = []
     for override in _parse(overrides):
-        values = override.sweep_string_iterator() if override.is_sweep_override() else [override.get_value_element_as_str()]
+        values = (
+            override.sweep_string_iterator() if override.is_sweep_override() else [override.get_value_element_as_str()]
+        )
         sweeps.append([f"{override.get_key_element()}={value}" for value in values])
     return [list(job) for job in itertools.product(*sweeps)]
 
@@ -127,7 +135,10 @@ def cost_of(config: DictConfig) -> tuple[int, int]:
     if options.name in SHAPES:
         size, classes = SHAPES[options.name]
     else:
-        size, classes = (options.get("channels", 3), options.image_size, options.image_size), options.get("num_classes", 1000)
+        size, classes = (
+            (options.get("channels", 3), options.image_size, options.image_size),
+            options.get("num_classes", 1000),
+        )
     with torch.device("meta"):
         return _cost(_model(config, size, classes), size)
 
@@ -186,11 +197,22 @@ def _check_values(config: DictConfig, overrides: list[Override]) -> None:
             raise ValueError(f"{key}=None is the word None; write {key}=null for no value.")
         kind = known[key]
         if isinstance(kind, dict) or isinstance(value, dict):
-            raise ValueError(f"{key} is a group of keys; give one of {', '.join(k for k in known if k.startswith(key + '.'))}.")
-        fits = value is None or kind is None or isinstance(value, type(kind)) or (isinstance(kind, float) and isinstance(value, int))
-        auto = isinstance(kind, str) and key.startswith("trainer.") and isinstance(value, int)  # devices: auto or a number
+            raise ValueError(
+                f"{key} is a group of keys; give one of {', '.join(k for k in known if k.startswith(key + '.'))}."
+            )
+        fits = (
+            value is None
+            or kind is None
+            or isinstance(value, type(kind))
+            or (isinstance(kind, float) and isinstance(value, int))
+        )
+        auto = (
+            isinstance(kind, str) and key.startswith("trainer.") and isinstance(value, int)
+        )  # devices: auto or a number
         if not (fits or auto) or (isinstance(value, bool) and not isinstance(kind, bool | None)):
-            raise ValueError(f"{key}={value} is a {type(value).__name__}, but {key} is a {type(kind).__name__} such as {kind!r}.")
+            raise ValueError(
+                f"{key}={value} is a {type(value).__name__}, but {key} is a {type(kind).__name__} such as {kind!r}."
+            )
 
 
 def _keys(config: dict, prefix: str = "") -> dict:

@@ -33,14 +33,20 @@ def average_pool(
     """
     layout.check(q.shape[2])
     if len(landmark_grid) != len(layout.grid):
-        raise ValueError(f"a {len(layout.grid)}-D token grid needs as many sides in the landmark grid, got {tuple(landmark_grid)}")
+        raise ValueError(
+            f"a {len(layout.grid)}-D token grid needs as many sides in the landmark grid, got {tuple(landmark_grid)}"
+        )
     grid = q[:, :, layout.grid_slice]
     if key_mask is None:
-        return (_pool_image(grid, layout.grid, landmark_grid) if layout.is_2d else _pool_sequence(grid, *landmark_grid)), None
+        return (
+            _pool_image(grid, layout.grid, landmark_grid) if layout.is_2d else _pool_sequence(grid, *landmark_grid)
+        ), None
     real = key_mask[:, layout.grid_slice]
     grid = grid.masked_fill(~real[:, None, :, None], 0)
     if layout.is_2d:
-        share = _pool_image(real[:, None, :, None].to(grid.dtype), layout.grid, landmark_grid)  # real tokens in each window
+        share = _pool_image(
+            real[:, None, :, None].to(grid.dtype), layout.grid, landmark_grid
+        )  # real tokens in each window
         return _pool_image(grid, layout.grid, landmark_grid) / share.masked_fill(share == 0, 1), share[:, 0, :, 0] > 0
     return _pool_real_tokens(grid, real, *landmark_grid)
 

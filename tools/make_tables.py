@@ -15,7 +15,9 @@ import experiment  # noqa: E402
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when a table is stale")
-    parser.add_argument("--results", type=Path, default=ROOT / "results", help="folder with records/ and tables/ (default: %(default)s)")
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "results", help="folder with records/ and tables/ (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     changed = experiment.write_tables(arguments.results, arguments.check)
     for path in changed:

@@ -53,7 +53,9 @@ def backward(
     """Gradients of q, k, v and landmarks, from the forward's outputs; selection and routing carry none."""
     shapes = [(t.shape, t.dtype) for t in (q, k, v, landmarks)]
     H = q.shape[1]
-    grad_o, q, k, v, landmarks, o, landmark_values = (_flat(t) for t in (grad_o, q, k, v, landmarks, o, landmark_values))
+    grad_o, q, k, v, landmarks, o, landmark_values = (
+        _flat(t) for t in (grad_o, q, k, v, landmarks, o, landmark_values)
+    )
     lse, landmark_lse = lse.flatten(0, 1), landmark_lse.flatten(0, 1)
     key_mask, landmark_mask = (_per_head(mask, H) for mask in (key_mask, landmark_mask))
     delta = (grad_o * o).sum(-1)
@@ -62,7 +64,17 @@ def backward(
     if branches != "route":
         d_values = torch.zeros_like(landmark_values)
         _read_landmarks_backward(
-            grad_o, q, landmarks, landmark_values, landmark_mask, lse, delta, scale * landmark_key_scale, dq, dl, d_values
+            grad_o,
+            q,
+            landmarks,
+            landmark_values,
+            landmark_mask,
+            lse,
+            delta,
+            scale * landmark_key_scale,
+            dq,
+            dl,
+            d_values,
         )
         _probe_backward(d_values, landmarks, k, v, key_mask, landmark_values, landmark_lse, scale, dl, dk, dv)
     if branches != "compress":
@@ -123,7 +135,12 @@ def _probe(l: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, n: int, scale: 
             _keep_best(best_score[heads], best_index[heads], S, keys.start)
         if values:
             weights, total, lse = _normalised(S)
-            _merge(landmark_values[heads], landmark_lse[heads], torch.bmm(weights, v[heads, keys]).div_(total), lse.squeeze(-1))
+            _merge(
+                landmark_values[heads],
+                landmark_lse[heads],
+                torch.bmm(weights, v[heads, keys]).div_(total),
+                lse.squeeze(-1),
+            )
     if kept:
         # Ascending, absent entries (never scored above -inf) last and -1.
         best_index = best_index.masked_fill_(best_score == -torch.inf, N).sort(-1).values
@@ -147,7 +164,9 @@ def _keep_best(best_score: Tensor, best_index: Tensor, S: Tensor, start: int) ->
 
 def _merge(o: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
     """Combine two softmax parts by their normalisers, in place: (Z o + Z' o') / (Z + Z')."""
-    share = torch.sigmoid(part_lse - lse).unsqueeze(-1)  # lse may be -inf (nothing read yet), part_lse is finite or -inf
+    share = torch.sigmoid(part_lse - lse).unsqueeze(
+        -1
+    )  # lse may be -inf (nothing read yet), part_lse is finite or -inf
     o.lerp_(part, share.nan_to_num_(0.0))
     torch.logaddexp(lse, part_lse, out=lse)
 
@@ -196,7 +215,9 @@ def _probe_backward(d_values, l, k, v, mask, values, lse, scale, dl, dk, dv) -> 
     """Backward of the landmark values; adds to dl, dk and dv in place."""
     delta = (d_values * values).sum(-1)
     for heads, keys in _tiles(k.shape[0], k.shape[1], l.shape[1]):
-        A = _weights(_scores(l[heads], k[heads, keys], None if mask is None else mask[heads, :, keys], scale), lse[heads])
+        A = _weights(
+            _scores(l[heads], k[heads, keys], None if mask is None else mask[heads, :, keys], scale), lse[heads]
+        )
         dv[heads, keys].baddbmm_(A.mT, d_values[heads])
         dS = _softmax_backward(A, d_values[heads], v[heads, keys], delta[heads], scale)
         dl[heads].baddbmm_(dS, k[heads, keys])
@@ -238,7 +259,9 @@ def _rows(t: Tensor, index: Tensor) -> Tensor:
     return t.flatten(0, 1).index_select(0, index.view(-1)).view(*index.shape, t.shape[-1])
 
 
-def _add_experts(o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, selected: Tensor, experts: Tensor, scale: float):
+def _add_experts(
+    o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, selected: Tensor, experts: Tensor, scale: float
+):
     """Add the routed branch to (o, lse), in place."""
     G, N, s = experts.shape
     part = o.new_zeros(G * N * s + 1, o.shape[2])  # the last row takes what the padding writes
@@ -266,7 +289,9 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, absent: Tensor | None, scale: float
 def _add_experts_backward(grad_o, q, k, v, selected, experts, lse, delta, scale, dq, dk, dv) -> Tensor:
     """Backward of the routed branch; adds to dk and dv in place and returns the sum with dq."""
     G, N, s = experts.shape
-    padding = torch.full((1,), torch.inf, dtype=lse.dtype, device=lse.device)  # exp(x - inf) = 0: padded rows weigh nothing
+    padding = torch.full(
+        (1,), torch.inf, dtype=lse.dtype, device=lse.device
+    )  # exp(x - inf) = 0: padded rows weigh nothing
     lse = torch.cat([lse.view(-1), padding])
     for rows, queries, keys, absent in _expert_batches(q, k, selected, experts):
         q_rows, k_rows, v_rows, go_rows = _rows(q, queries), _rows(k, keys), _rows(v, keys), _rows(grad_o, queries)

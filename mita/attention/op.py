@@ -29,7 +29,9 @@ def attention(
 
 
 @attention.register_fake
-def _(q, k, v, landmarks, key_mask, landmark_mask, top_k, experts_per_query, scale, landmark_key_scale, branches, backend):
+def _(
+    q, k, v, landmarks, key_mask, landmark_mask, top_k, experts_per_query, scale, landmark_key_scale, branches, backend
+):
     B, H, Nq, _ = q.shape
     m, dv = landmarks.shape[2], v.shape[3]
     probes = 0 if branches == "route" else m

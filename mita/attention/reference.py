@@ -56,7 +56,9 @@ def reference_attention(
     selected, experts = routing
 
     # times_read[b, h, i, n]: how often query i reads key n, over its s experts (Eq. 10 concatenates, so twice counts twice).
-    holds = torch.zeros(B, H, m + 1, Nk + 1, dtype=q.dtype, device=q.device)  # index -1 falls into the spare row and column
+    holds = torch.zeros(
+        B, H, m + 1, Nk + 1, dtype=q.dtype, device=q.device
+    )  # index -1 falls into the spare row and column
     holds[:, :, :m].scatter_(3, selected % (Nk + 1), 1.0)
     chosen = torch.zeros(B, H, Nq, m + 1, dtype=q.dtype, device=q.device).scatter_(3, experts % (m + 1), 1.0)
     times_read = (chosen[..., :m] @ holds[:, :, :m, :Nk]).round()

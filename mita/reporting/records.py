@@ -65,7 +65,9 @@ class Record:
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(values, dict) or values.keys() != names:
             found = set(values) if isinstance(values, dict) else set()
-            raise ValueError(f"{path} is not a record: missing {sorted(names - found)}, unknown {sorted(found - names)}.")
+            raise ValueError(
+                f"{path} is not a record: missing {sorted(names - found)}, unknown {sorted(found - names)}."
+            )
         return cls(**values)
 
 
@@ -83,7 +85,9 @@ def git_state() -> tuple[str | None, bool]:
     """(commit, whether the code differs from it); (None, False) outside git."""
     here = Path(__file__).parents[2]
     try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True
+        ).stdout.strip()
         code = ["status", "--porcelain", "--untracked-files=no", "--", ".", ":!results"]
         changed = subprocess.run(["git", *code], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

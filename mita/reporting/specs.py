@@ -40,12 +40,16 @@ def _deit(size: str, letter: str) -> tuple[Row, ...]:
         rows.append(("mita_dwc_gate", "MiTA + DWC + gate", ("mita", "dwc+gate")))
     gflops = "small_gflops" if letter == "s" else None
     return tuple(
-        Row(f"DeiT-{size}, {label}", f"deit_{letter}_{name}", names, f"{size.lower()}_top1", gflops) for name, label, names in rows
+        Row(f"DeiT-{size}, {label}", f"deit_{letter}_{name}", names, f"{size.lower()}_top1", gflops)
+        for name, label, names in rows
     )
 
 
 TABLES = (
-    Table("table2_deit", "Table 2: ImageNet-1K, 300 epochs from scratch", "imagenet_1k_deit", _deit("Tiny", "t") + _deit("Small", "s")),
+    Table(
+        "table2_deit", "Table 2: ImageNet-1K, 300 epochs from scratch", "imagenet_1k_deit",
+        _deit("Tiny", "t") + _deit("Small", "s"),
+    ),
     Table(
         "digits", "Handwritten digits (scikit-learn), a 4-layer ViT", None,
         (Row("softmax", "digits_softmax"), Row("MiTA, m = k = 16", "digits_mita")),

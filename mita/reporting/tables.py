@@ -20,7 +20,11 @@ COLUMNS = (
 
 
 def render_all(
-    records: Path | str, reported: Path | str, costs: Mapping[str, tuple[int, int]], out: Path | str, check: bool = False
+    records: Path | str,
+    reported: Path | str,
+    costs: Mapping[str, tuple[int, int]],
+    out: Path | str,
+    check: bool = False,
 ) -> list[Path]:
     """Write every table as md, csv and tex; returns the files that changed (with `check`, that would, writing nothing).
 
@@ -76,7 +80,17 @@ def _text(value: float | None, form: str = ".2f") -> str:
     return "" if value is None else format(value, form)
 
 
-HEAD = ("row", "params (M)", "G multiply-adds", "reported G", "reported", "measured", "difference", "best round", "steps/s")
+HEAD = (
+    "row",
+    "params (M)",
+    "G multiply-adds",
+    "reported G",
+    "reported",
+    "measured",
+    "difference",
+    "best round",
+    "steps/s",
+)
 
 
 def _cells(row: dict) -> list[str]:
@@ -98,12 +112,15 @@ def markdown(table: Table, rows: list[dict], short: list[Record]) -> str:
     lines += [f"| {' | '.join(_cells(row))} |" for row in rows]
     lines += [
         "",
-        "Top-1 in %. Reported: by the paper's authors. Measured: by this project, from `results/records`, at the end of training, "
-        "mean ± sd over seeds; best round: chosen on the test split, as the paper does. Multiply-adds and parameters are computed.",
+        "Top-1 in %. Reported: by the paper's authors. Measured: by this project, from `results/records`, at the end of "
+        "training, mean ± sd over seeds; best round: chosen on the test split, as the paper does. Multiply-adds and "
+        "parameters are computed.",
     ]
     if short:
         lines += ["", "Short runs, which fill no cell:", ""]
-        lines += [f"- {run.name}, seed {run.seed}: {run.metrics[run.metric]:.2f} ({'; '.join(run.short)})" for run in short]
+        lines += [
+            f"- {run.name}, seed {run.seed}: {run.metrics[run.metric]:.2f} ({'; '.join(run.short)})" for run in short
+        ]
     return "\n".join(lines) + "\n"
 
 

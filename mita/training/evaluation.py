@@ -14,7 +14,14 @@ from .loader import eval_loader
 
 @torch.no_grad()
 def evaluate(
-    fabric: Fabric, model: nn.Module, task, dataset: Dataset, *, batch_size: int, workers: int = 0, collate: Callable | None = None
+    fabric: Fabric,
+    model: nn.Module,
+    task,
+    dataset: Dataset,
+    *,
+    batch_size: int,
+    workers: int = 0,
+    collate: Callable | None = None,
 ) -> dict[str, float]:
     """The task's metrics over a data set. `model` is the bare module: a device may have fewer batches than another."""
     loader = eval_loader(

@@ -25,11 +25,13 @@ class Batches:
     def __init__(self, num_items: int, batch_size: int, seed: int, repeats: int = 1, world: int = 1) -> None:
         if batch_size % world:
             raise ValueError(
-                f"recipe.batch_size={batch_size} does not divide over {world} devices; choose a number of devices that divides it."
+                f"recipe.batch_size={batch_size} does not divide over {world} devices; use as many as divide it."
             )
         self.batch_size = min(batch_size, num_items // world * world)
         if self.batch_size == 0:
-            raise ValueError(f"There are {num_items} training items for {world} devices; give more items or fewer devices.")
+            raise ValueError(
+                f"There are {num_items} training items for {world} devices; give more items or fewer devices."
+            )
         self.num_items, self.seed, self.repeats = num_items, seed, repeats
         self.per_pass = num_items // self.batch_size
         self._order = (-1, torch.empty(0))
@@ -49,7 +51,13 @@ class _MicroBatches(Sampler):
     """What one device reads: its share of each global batch, cut to what fits."""
 
     def __init__(self, batches: Batches, start: int, stop: int, rank: int, world: int, micro_batch: int) -> None:
-        self.batches, self.steps, self.rank, self.world, self.micro_batch = batches, range(start, stop), rank, world, micro_batch
+        self.batches, self.steps, self.rank, self.world, self.micro_batch = (
+            batches,
+            range(start, stop),
+            rank,
+            world,
+            micro_batch,
+        )
 
     def __len__(self) -> int:
         return len(self.steps) * micro_steps(self.batches.batch_size, self.world, self.micro_batch)
@@ -92,7 +100,11 @@ def train_loader(
     )
 
 
-def eval_loader(dataset: Dataset, batch_size: int, *, rank: int, world: int, workers: int, collate: Callable | None) -> DataLoader:
+def eval_loader(
+    dataset: Dataset, batch_size: int, *, rank: int, world: int, workers: int, collate: Callable | None
+) -> DataLoader:
     """Every item once over all devices, nothing padded; a device may have fewer items than another, or none."""
     share = torch.utils.data.Subset(dataset, range(rank, len(dataset), world))
-    return DataLoader(share, batch_size=batch_size, num_workers=workers, collate_fn=collate, pin_memory=torch.cuda.is_available())
+    return DataLoader(
+        share, batch_size=batch_size, num_workers=workers, collate_fn=collate, pin_memory=torch.cuda.is_available()
+    )

@@ -15,7 +15,9 @@ def build_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     options = {name: getattr(recipe, name) for name in ("betas", "eps") if getattr(recipe, name) is not None}
     if recipe.momentum is not None:
         options["momentum"] = recipe.momentum
-    return timm.optim.create_optimizer_v2(model, opt=recipe.optimizer, lr=recipe.lr, weight_decay=recipe.weight_decay, **options)
+    return timm.optim.create_optimizer_v2(
+        model, opt=recipe.optimizer, lr=recipe.lr, weight_decay=recipe.weight_decay, **options
+    )
 
 
 class Schedule:

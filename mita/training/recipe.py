@@ -45,9 +45,13 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
-            raise ValueError(f"A recipe has either epochs or steps, but it has epochs={self.epochs} and steps={self.steps}.")
+            raise ValueError(
+                f"A recipe has either epochs or steps, but it has epochs={self.epochs} and steps={self.steps}."
+            )
         if (self.steps is None) != (self.eval_every is None):
-            raise ValueError("A recipe counted in steps needs recipe.eval_every, one counted in epochs must leave it out.")
+            raise ValueError(
+                "A recipe counted in steps needs recipe.eval_every, one counted in epochs must leave it out."
+            )
         for name in ("batch_size", "epochs", "steps", "eval_every", "repeats"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -58,9 +62,13 @@ class Recipe:
             "anneal": ("cos", "linear"),
         }.items():
             if getattr(self, name) not in allowed:
-                raise ValueError(f"recipe.{name} must be one of {', '.join(allowed)}, but it is {getattr(self, name)!r}.")
+                raise ValueError(
+                    f"recipe.{name} must be one of {', '.join(allowed)}, but it is {getattr(self, name)!r}."
+                )
         if self.schedule == "cosine" and self.epochs is None:
-            raise ValueError("The cosine schedule is counted in epochs; give recipe.epochs, or choose onecycle or poly.")
+            raise ValueError(
+                "The cosine schedule is counted in epochs; give recipe.epochs, or choose onecycle or poly."
+            )
 
 
 @dataclass(frozen=True)

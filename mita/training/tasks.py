@@ -57,7 +57,9 @@ class Classification:
             batch = {**batch, "image": image}
         logits = self.forward(model, batch)
         if self.loss_name == "bce":
-            return F.binary_cross_entropy_with_logits(logits, (targets > self.smoothing / self.num_classes).to(logits.dtype))
+            return F.binary_cross_entropy_with_logits(
+                logits, (targets > self.smoothing / self.num_classes).to(logits.dtype)
+            )
         return F.cross_entropy(logits, targets)
 
     def forward(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:

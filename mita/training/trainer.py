@@ -171,7 +171,9 @@ class Trainer:
                 fabric.backward(loss)
             total += loss.detach()
         if recipe.clip_norm is not None:
-            fabric.clip_gradients(self.wrapped, self.wrapped_optimizer, max_norm=recipe.clip_norm, error_if_nonfinite=False)
+            fabric.clip_gradients(
+                self.wrapped, self.wrapped_optimizer, max_norm=recipe.clip_norm, error_if_nonfinite=False
+            )
         if recipe.clip_value is not None:
             fabric.clip_gradients(self.wrapped, self.wrapped_optimizer, clip_val=recipe.clip_value)
         self.wrapped_optimizer.step()
@@ -247,7 +249,11 @@ class Trainer:
             torch.cuda.synchronize(self.fabric.device)
 
     def _result(self) -> Result:
-        short = [f"stopped at step {self.step} of {self.total_steps} (trainer.max_steps)"] if self.step < self.total_steps else []
+        short = (
+            [f"stopped at step {self.step} of {self.total_steps} (trainer.max_steps)"]
+            if self.step < self.total_steps
+            else []
+        )
         if self.data.short:
             short.append(self.data.short)
         if self.fabric.device.type == "cuda":
@@ -262,7 +268,15 @@ class Trainer:
 
 
 def fit(
-    fabric: Fabric, folder: RunFolder, model: nn.Module, task, data, recipe: Recipe, machine: Machine, seed: int, loggers=()
+    fabric: Fabric,
+    folder: RunFolder,
+    model: nn.Module,
+    task,
+    data,
+    recipe: Recipe,
+    machine: Machine,
+    seed: int,
+    loggers=(),
 ) -> Result:
     """Train one run to its end; see `Trainer`."""
     return Trainer(fabric, folder, model, task, data, recipe, machine, seed, loggers).fit()

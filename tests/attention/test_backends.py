@@ -69,10 +69,14 @@ def test_half_types_err_no_more_than_twice_pytorch(case, dtype):
     assert error.numel() == 0 or error.max() <= 2 * least.max() + torch.finfo(dtype).eps * 1e-2
 
 
-@pytest.mark.parametrize("options", [{}, {"branches": "route"}, {"branches": "compress"}, {"experts_per_query": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"branches": "route"}, {"branches": "compress"}, {"experts_per_query": 2}], ids=str
+)
 def test_gradcheck(options):
     g = torch.Generator().manual_seed(3)
-    q, k, v, landmarks = (torch.randn(1, 2, n, 3, generator=g, dtype=torch.float64, requires_grad=True) for n in (9, 7, 7, 3))
+    q, k, v, landmarks = (
+        torch.randn(1, 2, n, 3, generator=g, dtype=torch.float64, requires_grad=True) for n in (9, 7, 7, 3)
+    )
     key_mask = torch.tensor([[True] * 6 + [False]])
     assert torch.autograd.gradcheck(
         lambda *t: mita_attention(*t, top_k=3, key_mask=key_mask, backend="eager", **options), (q, k, v, landmarks)

@@ -38,8 +38,8 @@ def launch(world: int, out: Path, recipe: dict) -> dict:
     script = out / "script.py"
     script.write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={world}", str(script), str(world), str(out),
-         json.dumps(recipe)],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={world}",
+         str(script), str(world), str(out), json.dumps(recipe)],
         env=env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[:3000]
@@ -62,7 +62,9 @@ def test_processes_agree_with_one(world, tmp_path):
         assert one[items]["loss"] == pytest.approx(many[items]["loss"], rel=1e-6)
     if world == 2:
         run(tmp_path / "alone", Recipe(**recipe))
-        alone, two = (torch.load(p, weights_only=True) for p in (tmp_path / "alone/last.ckpt", folders[1] / "run/last.ckpt"))
+        alone, two = (
+            torch.load(p, weights_only=True) for p in (tmp_path / "alone/last.ckpt", folders[1] / "run/last.ckpt")
+        )
         for name, weight in alone["model"].items():
             torch.testing.assert_close(two["model"][name], weight, rtol=0, atol=1e-6)
         assert len((folders[1] / "run/metrics.jsonl").read_text().splitlines()) == 2

@@ -93,7 +93,7 @@ def test_the_generator_decides_and_nothing_else():
 def test_the_given_images_are_left_alone():
     for seed in range(6):
         images, _, new, _ = mixed(4, seed)
-        assert torch.equal(images, batch(4)[0]) and not (new is images)
+        assert torch.equal(images, batch(4)[0]) and new is not images
 
 
 def test_switch_and_prob():

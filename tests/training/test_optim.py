@@ -52,7 +52,11 @@ def test_what_does_not_decay():
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
-            self.linear, self.norm, self.pos_embed = nn.Linear(3, 3), nn.LayerNorm(3), nn.Parameter(torch.zeros(1, 2, 3))
+            self.linear, self.norm, self.pos_embed = (
+                nn.Linear(3, 3),
+                nn.LayerNorm(3),
+                nn.Parameter(torch.zeros(1, 2, 3)),
+            )
 
         def no_weight_decay(self):
             return {"pos_embed"}

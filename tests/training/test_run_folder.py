@@ -6,7 +6,12 @@ import pytest
 
 from mita.training import RunFolder
 
-CONFIG = {"name": "x", "recipe": {"epochs": 4, "lr": 0.1}, "trainer": {"devices": 1}, "data": {"root": "a", "name": "digits"}}
+CONFIG = {
+    "name": "x",
+    "recipe": {"epochs": 4, "lr": 0.1},
+    "trainer": {"devices": 1},
+    "data": {"root": "a", "name": "digits"},
+}
 
 
 def test_resume_with_another_length_is_refused_with_both_named(tmp_path):

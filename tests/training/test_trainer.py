@@ -51,7 +51,10 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(name, tmp_path, m
     monkeypatch.undo()
     _, parts = run(tmp_path / "parts", RECIPES[name], dropout=0.3)
     assert equal(without_times(whole), without_times(parts))
-    logs = [[json.loads(line) for line in (tmp_path / p / "metrics.jsonl").read_text().splitlines()] for p in ("whole", "parts")]
+    logs = [
+        [json.loads(line) for line in (tmp_path / p / "metrics.jsonl").read_text().splitlines()]
+        for p in ("whole", "parts")
+    ]
     assert logs[0] == logs[1]
     assert RunFolder(tmp_path / "parts").status == "done"
 
@@ -83,7 +86,9 @@ def test_seed_0_is_a_seed(tmp_path):
 def test_workers_and_accumulation_change_nothing(tmp_path):
     """Augmentation follows from the place of an item; a micro-batch of 3 leaves an uneven rest of 2."""
     _, plain = run(tmp_path / "a", RECIPES["onecycle"])
-    _, cut = run(tmp_path / "b", RECIPES["onecycle"], machine=Machine("cpu", progress=False, workers=2, max_batch_per_device=3))
+    _, cut = run(
+        tmp_path / "b", RECIPES["onecycle"], machine=Machine("cpu", progress=False, workers=2, max_batch_per_device=3)
+    )
     for name, weight in plain["model"].items():
         torch.testing.assert_close(weight, cut["model"][name], rtol=0, atol=1e-6)
 
@@ -143,7 +148,9 @@ def test_checkpoints_hold_no_pickled_objects(tmp_path):
 
 
 def test_mixed_targets_train_an_odd_batch(tmp_path):
-    result, _ = run(tmp_path, replace(RECIPES["cosine"], batch_size=7), task={"mixup": 0.8, "cutmix": 1.0, "smoothing": 0.1})
+    result, _ = run(
+        tmp_path, replace(RECIPES["cosine"], batch_size=7), task={"mixup": 0.8, "cutmix": 1.0, "smoothing": 0.1}
+    )
     assert result.steps == 4 * (40 // 7)
 
 

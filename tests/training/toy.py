@@ -37,7 +37,16 @@ def toy_data(**options) -> Data:
     return Data("toy", Toy(**options), {"test": Toy(n=10, noise=0.0)}, 3, (1, 4, 4), "0", {"train": 40, "test": 10})
 
 
-def run(path, recipe: Recipe, *, machine: Machine | None = None, data: Data | None = None, dropout: float = 0.0, seed: int = 0, task=None):
+def run(
+    path,
+    recipe: Recipe,
+    *,
+    machine: Machine | None = None,
+    data: Data | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    task=None,
+):
     """Train the toy in `path`; returns (result, last checkpoint)."""
     machine = machine or Machine(accelerator="cpu", progress=False)
     fabric = make_fabric(machine, recipe)

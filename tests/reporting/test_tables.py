@@ -1,0 +1,107 @@
+"""Tables say what the records say, and nothing that they do not."""
+
+import csv
+import io
+import json
+import statistics
+
+import pytest
+
+from mita.reporting.records import Record, git_state, load_all, record_name
+from mita.reporting.specs import TABLES
+from mita.reporting.tables import render_all
+
+REPORTED = "results/paper/reported.yaml"
+COSTS = {row.experiment: (5_717_416, 1_142_934_528) for table in TABLES for row in table.rows}
+
+
+def record(name: str, seed: int, top1: float, short: tuple[str, ...] = ()) -> Record:
+    return Record(
+        experiment=name, name=name, seed=seed, short=list(short), task="classification", metric="test/top1",
+        metrics={"test/top1": top1}, best={"epoch": 1, "step": 2, "value": top1 + 0.5}, epochs=1, steps=2, steps_per_second=3.0,
+        peak_memory_mib=1.0, hours=0.1, parameters=1, multiply_adds=1, config={}, commit=None, dirty=False, device="cpu",
+        num_devices=1, precision="32-true", torch="2", versions={}, data={}, switches={}, date="2026-01-01",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def records(tmp_path):
+    folder = tmp_path / "records"
+    runs = [record("deit_t_mita", seed, top1) for seed, top1 in enumerate((70.0, 71.0, 73.0))]
+    runs += [record("deit_t_softmax", 0, 72.5), record("deit_s_mita", 0, 1.0, ("stopped at step 2",))]
+    runs.append(record("deit_s_softmax,attention=mita", 0, 99.0))
+    for run in runs:
+        run.save(folder / record_name(run.name, run.seed, run.short))
+    return folder
+
+
+def rows(folder) -> dict[str, dict]:
+    return {row["experiment"]: row for row in csv.DictReader(io.StringIO((folder / "table2_deit.csv").read_text()))}
+
+
+def test_mean_and_sd_over_seeds_beside_what_is_reported(records, tmp_path):
+    render_all(records, REPORTED, COSTS, tmp_path / "tables")
+    row = rows(tmp_path / "tables")["deit_t_mita"]
+    assert float(row["measured"]) == statistics.fmean((70.0, 71.0, 73.0))
+    assert float(row["sd"]) == pytest.approx(1.527525, abs=1e-6)
+    assert (float(row["reported"]), int(row["seeds"])) == (71.1, 3)
+    assert float(row["difference"]) == pytest.approx(71 + 1 / 3 - 71.1)
+    text = (tmp_path / "tables/table2_deit.md").read_text()
+    assert "71.33 ± 1.53 (3 seeds)" in text
+    assert "| 72.50 | +0.30 |" in text
+
+
+def test_short_and_overridden_runs_fill_no_cell(records, tmp_path):
+    render_all(records, REPORTED, COSTS, tmp_path / "tables")
+    table = rows(tmp_path / "tables")
+    assert table["deit_s_mita"]["measured"] == ""
+    assert table["deit_s_softmax"]["measured"] == ""
+    assert "- deit_s_mita, seed 0: 1.00 (stopped at step 2)" in (tmp_path / "tables/table2_deit.md").read_text()
+
+
+def test_flops_have_their_own_difference(records, tmp_path):
+    costs = {**COSTS, "deit_s_mita": (22_050_664, 4_377_384_960)}
+    render_all(records, REPORTED, costs, tmp_path / "tables")
+    row = rows(tmp_path / "tables")["deit_s_mita"]
+    assert float(row["gflops_difference"]) == pytest.approx(4.37738496 - 4.4)
+    assert "4.4 (-0.023)" in (tmp_path / "tables/table2_deit.md").read_text()
+
+
+def test_check_names_what_is_stale_and_writes_nothing(records, tmp_path):
+    out = tmp_path / "tables"
+    assert len(render_all(records, REPORTED, COSTS, out, check=True)) == 3 * len(TABLES)
+    assert not out.exists()
+    render_all(records, REPORTED, COSTS, out)
+    assert render_all(records, REPORTED, COSTS, out, check=True) == []
+    record("deit_s_mita", 0, 79.0).save(records / "new.json")
+    assert {path.name for path in render_all(records, REPORTED, COSTS, out, check=True)} == {
+        "table2_deit.md", "table2_deit.csv", "table2_deit.tex"
+    }  # fmt: skip
+
+
+def test_latex_is_escaped(records, tmp_path):
+    render_all(records, REPORTED, COSTS, tmp_path / "tables")
+    text = (tmp_path / "tables/table2_deit.tex").read_text()
+    assert r"$\pm$" in text
+    assert text.count(r"\\") == len(TABLES[0].rows) + 1
+
+
+def test_a_record_comes_back_as_it_was(tmp_path):
+    run = record("x", 0, 50.0)
+    run.save(tmp_path / "x.json")
+    assert load_all(tmp_path) == [run]
+    assert record_name("x", 3, []) == "x-seed3.json"
+    assert record_name("x", 3, ["limit=4"]) == "x-seed3-short.json"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"name": "x", "extra": 1})])
+def test_a_file_that_is_no_record_is_named(text, tmp_path):
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(ValueError, match="bad.json"):
+        load_all(tmp_path)
+
+
+def test_git_state_is_a_commit_or_nothing():
+    commit, dirty = git_state()
+    assert commit is None or len(commit) == 40
+    assert isinstance(dirty, bool)

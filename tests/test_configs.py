@@ -1,0 +1,107 @@
+"""Configurations: each experiment composes, and a slip is answered with the nearest name."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import experiment
+
+ROOT = Path(__file__).parents[1]
+EXPERIMENTS = experiment.groups()["experiment"]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_composes(name):
+    config = experiment.compose([f"experiment={name}"])
+    assert config.name == name
+    experiment.build_recipe(config)
+    experiment.build_machine(config)
+    header = (experiment.CONFIGS / "experiment" / f"{name}.yaml").read_text().splitlines()[1:4]
+    assert all(line.startswith("# ") for line in header)
+    assert "Reported:" in header[1] and "Cost:" in header[1]
+    assert f"experiment={name}" in header[2]
+
+
+@pytest.mark.parametrize("name", [n for n in EXPERIMENTS if n.startswith("deit")])
+def test_headers_state_the_computed_cost(name):
+    parameters, multiply_adds = experiment.cost_of(experiment.compose([f"experiment={name}"]))
+    header = (experiment.CONFIGS / "experiment" / f"{name}.yaml").read_text()
+    assert f"{multiply_adds / 1e9:.3f} G" in header
+    assert f"{parameters / 1e6:.2f} M" in header
+
+
+def test_the_deit_recipe_is_the_papers():
+    recipe = experiment.build_recipe(experiment.compose(["experiment=deit_s_mita"]))
+    assert (recipe.epochs, recipe.batch_size, recipe.repeats, recipe.warmup) == (300, 1024, 3, 5)
+    assert (recipe.lr, recipe.weight_decay, recipe.ema_decay, recipe.min_lr) == (1e-3, 0.05, 0.99996, 1e-5)
+    config = experiment.compose(["experiment=deit_s_mita"])
+    assert (config.task.mixup, config.task.cutmix, config.task.smoothing, config.model.drop_path) == (0.8, 1.0, 0.1, 0.1)
+    assert (config.attention.num_landmarks, config.attention.top_k) == (25, 25)
+    assert config.model.attention_init == "torch_default"
+    assert experiment.compose(["experiment=deit_s_softmax"]).model.attention_init == "trunc_normal"
+
+
+@pytest.mark.parametrize(
+    ("override", "answer"),
+    [
+        ("recipe.epoch=3", "did you mean recipe.epochs"),
+        ("epochs=3", "did you mean recipe.epochs"),
+        ("experiment=digit_mita", "digits_mita"),
+        ("attention=mitta", "did you mean mita"),
+        ("model=deit_huge", "unknown model 'deit_huge'"),
+        ("recipe.lr=abc", "recipe.lr is a float"),
+        ("recipe.epochs=1.5", "recipe.epochs is a int"),
+        ("seed=true", "seed is a int"),
+        ("data.limit=None", "data.limit=null"),
+        ("+extra=1", "without \\+ or ~"),
+        ("~seed", "without \\+ or ~"),
+        ("seed=0,1", "train.py -m"),
+        ("just words", "is not key=value"),
+    ],
+)
+def test_a_slip_is_answered(override, answer):
+    with pytest.raises(ValueError, match=answer):
+        experiment.compose([override])
+
+
+def test_an_option_that_does_not_exist_is_refused_by_what_is_built():
+    config = experiment.compose(["experiment=digits_mita"])
+    config.attention.top_kk = 3
+    with pytest.raises(ValueError, match="did you mean top_k"):
+        experiment.cost_of(config)
+
+
+def test_choosing_another_part_names_another_run():
+    assert experiment.compose(["experiment=digits_mita", "attention=softmax"]).name == "digits_mita,attention=softmax"
+    assert experiment.compose(["attention.top_k=4", "trainer=cpu"]).name == "digits_mita"
+    assert experiment.compose(["attention=softmax", "name=mine"]).name == "mine"
+
+
+def test_a_sweep_is_every_combination():
+    runs = experiment.expand(["experiment=digits_mita,digits_softmax", "seed=0,1,2", "recipe.lr=1e-3"])
+    assert len(runs) == 6
+    assert ["experiment=digits_softmax", "seed=2", "recipe.lr=1e-3"] in runs
+
+
+def train(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "train.py", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_help_is_worth_reading():
+    text = train("--help").stdout
+    assert all(name in text for name in EXPERIMENTS)
+    assert "data.root=" in text and "seed=" in text and "--cfg job" in text
+
+
+def test_cfg_job_prints_the_configuration():
+    text = train("experiment=deit_s_mita", "--cfg", "job").stdout
+    assert "num_landmarks: 25" in text and "epochs: 300" in text
+
+
+def test_a_users_error_is_one_sentence():
+    done = train("experiment=deit_s_mita", "data.root=no/such/folder", "trainer.accelerator=cpu", "output=nowhere")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr and "no/such/folder" in done.stderr
+    assert not (ROOT / "nowhere").exists()
