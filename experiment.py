@@ -5,11 +5,17 @@ Configurations are composed by Hydra from `configs/` and checked here, so that a
 
 from __future__ import annotations
 
+import collections.abc
 import difflib
+import inspect
 import itertools
+import os
+import types
+import typing
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from hydra import compose as hydra_compose
@@ -17,7 +23,7 @@ from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 
@@ -29,10 +35,13 @@ from mita.registry import unknown
 from mita.reporting.specs import TABLES
 from mita.reporting.tables import render_all
 from mita.training import Machine, Recipe, build_task
+from mita.training.tasks import TASKS
 
 CONFIGS = Path(__file__).parent / "configs"
 REPORTED = Path(__file__).parent / "results/paper/reported.yaml"
 RUN_GROUPS = ("attention", "model", "data", "recipe")  # choosing another makes another run
+REGISTRIES = {"attention": mechanisms.MECHANISMS, "model": models.MODELS, "data": datasets.DATASETS, "task": TASKS}
+TOP_LEVEL = {"name": str, "seed": int, "resume": bool, "output": str, "results": str}
 SHAPES = {"digits": ((1, 32, 32), 10)}  # what a data set's images are, where its options do not say
 
 
@@ -52,7 +61,7 @@ def compose(overrides: list[str] | tuple[str, ...] = ()) -> DictConfig:
     parsed, known = _parse(overrides), groups()
     for override in parsed:
         key = override.key_or_group
-        if override.is_add() or override.is_delete():
+        if override.is_add() or override.is_force_add() or override.is_delete():
             raise ValueError(f"{override.input_line!r}: a configuration has fixed keys; give key=value without + or ~.")
         if override.is_sweep_override():
             raise ValueError(
@@ -62,13 +71,36 @@ def compose(overrides: list[str] | tuple[str, ...] = ()) -> DictConfig:
             raise ValueError(f"{unknown(key, override.value(), known[key])}.")
     chosen = [o for o in parsed if o.key_or_group in known]
     values = [o for o in parsed if o.key_or_group not in known]
-    _check_values(_hydra([o.input_line for o in chosen]), values)
-    config = _hydra([o.input_line for o in (*chosen, *values)])
+    _check_keys(_hydra(chosen), values)
+    config = _hydra([*chosen, *values])
     if not any(o.key_or_group == "name" for o in values):
         config.name = ",".join(
             [config.name, *(f"{o.key_or_group}={o.value()}" for o in chosen if o.key_or_group in RUN_GROUPS)]
         )
+    validate(config)
     return config
+
+
+def validate(config: DictConfig) -> None:
+    """Raises ValueError for a key that nothing reads, a name that is not registered or a value of the wrong type."""
+    plain = resolved(config)
+    for key, value in _keys(plain).items():
+        if value == "None":
+            raise ValueError(f"{key}=None is the word None; write {key}=null for no value.")
+    for key, kind in TOP_LEVEL.items():
+        _check_type(key, plain[key], kind)
+    if plain["seed"] < 0:
+        raise ValueError(f"seed={plain['seed']} must be 0 or more.")
+    if not plain["name"] or "/" in plain["name"]:
+        raise ValueError(f"name={plain['name']!r} must be the name of a folder, without slashes.")
+    for node, registry in REGISTRIES.items():
+        name = plain[node].pop("name")
+        if name not in registry:
+            raise ValueError(unknown(f"{node}.name", name, registry))
+        _check_options(node, plain[node], registry[name])
+    _check_options("recipe", plain["recipe"], Recipe)
+    _check_options("trainer", plain["trainer"], Machine)
+    build_recipe(config)
 
 
 def overridden(config: DictConfig, overrides: list[str]) -> DictConfig:
@@ -79,8 +111,10 @@ def overridden(config: DictConfig, overrides: list[str]) -> DictConfig:
             raise ValueError(
                 f"{override.input_line!r}: a run keeps its {override.key_or_group}; give values of single keys."
             )
-    _check_values(config, values)
-    return OmegaConf.merge(config, OmegaConf.from_dotlist([o.input_line for o in values]))
+    _check_keys(config, values)
+    config = OmegaConf.merge(config, OmegaConf.from_dotlist([o.input_line for o in values]))
+    validate(config)
+    return config
 
 
 def expand(overrides: list[str]) -> list[list[str]]:
@@ -126,7 +160,16 @@ def build_recipe(config: DictConfig) -> Recipe:
 
 
 def build_machine(config: DictConfig) -> Machine:
-    return Machine(**resolved(config.trainer))
+    """The machine of `trainer`; under torchrun, with the processes that torchrun started."""
+    options = resolved(config.trainer)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        local, world = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+        options |= {"devices": local, "num_nodes": world // local}
+    if options["accelerator"] in ("gpu", "cuda") and not torch.cuda.is_available():
+        raise ValueError(
+            f"trainer.accelerator={options['accelerator']}, but torch sees no GPU here; use trainer=auto or trainer=cpu."
+        )
+    return Machine(**options)
 
 
 def cost_of(config: DictConfig) -> tuple[int, int]:
@@ -175,44 +218,68 @@ def _parse(overrides) -> list[Override]:
         raise ValueError(f"{error.override!r} is not key=value or group=name.") from None
 
 
-def _hydra(overrides: list[str]) -> DictConfig:
+def _hydra(overrides: list[Override]) -> DictConfig:
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            return hydra_compose("train", overrides)
+            config = hydra_compose("train", [o.input_line for o in overrides])
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(str(error).splitlines()[0]) from None
-
-
-def _check_values(config: DictConfig, overrides: list[Override]) -> None:
-    known = _keys(OmegaConf.to_container(config))
+    # an experiment's options for its own mechanism mean nothing to another one chosen on the command line
     for override in overrides:
-        key, value = override.key_or_group, override.value()
+        group = override.key_or_group
+        if group in ("attention", "model", "data"):
+            keys = OmegaConf.load(CONFIGS / group / f"{override.value()}.yaml")
+            with open_dict(config):
+                config[group] = {key: value for key, value in config[group].items() if key in keys}
+    return config
+
+
+def _check_keys(config: DictConfig, overrides: list[Override]) -> None:
+    known = _keys(resolved(config))
+    for override in overrides:
+        key = override.key_or_group
         if key not in known:
             last = {k: k.rsplit(".", 1)[-1] for k in known}
             alike = difflib.get_close_matches(key.rsplit(".", 1)[-1], last.values(), 1)
             near = difflib.get_close_matches(key, known, 2) or [k for k in known if last[k] in alike]
             hint = f"did you mean {' or '.join(near)}?" if near else "python train.py --cfg job prints all keys."
             raise ValueError(f"Unknown key {key!r}; {hint}")
-        if value == "None":
-            raise ValueError(f"{key}=None is the word None; write {key}=null for no value.")
-        kind = known[key]
-        if isinstance(kind, dict) or isinstance(value, dict):
+        if isinstance(known[key], dict) or isinstance(override.value(), dict):
             raise ValueError(
                 f"{key} is a group of keys; give one of {', '.join(k for k in known if k.startswith(key + '.'))}."
             )
-        fits = (
-            value is None
-            or kind is None
-            or isinstance(value, type(kind))
-            or (isinstance(kind, float) and isinstance(value, int))
-        )
-        auto = (
-            isinstance(kind, str) and key.startswith("trainer.") and isinstance(value, int)
-        )  # devices: auto or a number
-        if not (fits or auto) or (isinstance(value, bool) and not isinstance(kind, bool | None)):
-            raise ValueError(
-                f"{key}={value} is a {type(value).__name__}, but {key} is a {type(kind).__name__} such as {kind!r}."
-            )
+
+
+def _check_options(node: str, options: dict, target: Callable) -> None:
+    """Hold the options of a node to the annotated parameters of what it builds."""
+    parameters = inspect.signature(target, eval_str=True).parameters
+    for key, value in options.items():
+        if key not in parameters:
+            raise ValueError(unknown("key", f"{node}.{key}", [f"{node}.{name}" for name in parameters]))
+        _check_type(f"{node}.{key}", value, parameters[key].annotation)
+
+
+def _check_type(key: str, value: Any, kind: Any) -> None:
+    if not _fits(value, kind):
+        name = kind.__name__ if isinstance(kind, type) else str(kind)
+        given = "null" if value is None else repr(value)
+        raise ValueError(f"{key}={given} is of the wrong type; expected {name.replace('None', 'null')}.")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a plain value is of an annotated type; a list serves as any sequence, an int as a float."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if origin in (tuple, list, collections.abc.Sequence):
+        if not isinstance(value, list):
+            return False
+        if origin is tuple and arguments[-1] is not Ellipsis:
+            return len(value) == len(arguments) and all(map(_fits, value, arguments))
+        return all(_fits(item, arguments[0]) for item in value)
+    if kind in (int, float):
+        return isinstance(value, (int, kind)) and not isinstance(value, bool)
+    return isinstance(value, kind) if isinstance(kind, type) else True
 
 
 def _keys(config: dict, prefix: str = "") -> dict:
