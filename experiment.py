@@ -263,7 +263,7 @@ def _check_type(key: str, value: Any, kind: Any) -> None:
     if not _fits(value, kind):
         name = kind.__name__ if isinstance(kind, type) else str(kind)
         given = "null" if value is None else repr(value)
-        raise ValueError(f"{key}={given} is of the wrong type; expected {name.replace('None', 'null')}.")
+        raise ValueError(f"{key} is a {name.replace('None', 'null')}, not {given}.")
 
 
 def _fits(value: Any, kind: Any) -> bool:
