@@ -138,8 +138,8 @@ def end_screen(record: Record, folder: Path) -> str:
     lines = {
         "result": f"{record.metric} {record.metrics[record.metric]:.2f} at the end, "
         f"{record.best['value']:.2f} at best (epoch {record.best['epoch']:g})",
-        "speed": f"{record.steps_per_second:.2f} steps/s, "
-        f"{record.peak_memory_mib:,.0f} MiB peak, {record.hours * 60:.1f} minutes",
+        "speed": (f"{record.steps_per_second:.2f} steps/s, " if record.steps_per_second else "")
+        + f"{record.peak_memory_mib:,.0f} MiB peak, {record.hours * 60:.1f} minutes",
         "run": str(folder),
     }
     averaged = record.metrics.get(record.metric.replace("/", "/ema_"))

@@ -58,7 +58,7 @@ def main(overrides: list[str]) -> None:
             task,
             dataset,
             batch_size=machine.max_batch_per_device,
-            workers=machine.workers,
+            workers=machine.workers_beside(fabric.device.type),
             collate=data.collate,
         )
         metrics |= {f"{split}/{name}": value for name, value in values.items()}

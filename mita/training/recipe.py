@@ -1,5 +1,6 @@
 """What a recipe fixes, and what the machine may choose."""
 
+import os
 from dataclasses import dataclass
 
 
@@ -77,6 +78,7 @@ class Machine:
 
     accelerator, devices, num_nodes, strategy: as Lightning Fabric takes them.
     precision: overrides the recipe's, None for none.
+    workers: processes that read data, None for 8 (or as many as there are cores) beside a GPU and none on a CPU.
     max_batch_per_device: items a device takes at once; the rest of its share is accumulated.
     max_steps: stop after so many optimiser steps; the record then says that the run was short.
     """
@@ -86,7 +88,13 @@ class Machine:
     num_nodes: int = 1
     strategy: str = "auto"
     precision: str | None = None
-    workers: int = 0
+    workers: int | None = None
     max_batch_per_device: int = 256
     max_steps: int | None = None
     progress: bool = True
+
+    def workers_beside(self, device: str) -> int:
+        """How many processes read data for a device of type "cpu" or "cuda"."""
+        if self.workers is not None:
+            return self.workers
+        return 0 if device == "cpu" else min(8, os.cpu_count() or 1)

@@ -76,6 +76,7 @@ class Trainer:
             raise ValueError(f"seed must be 0 or more, but it is {seed}.")
         self.fabric, self.folder, self.task, self.data, self.loggers = fabric, folder, task, data, loggers
         self.recipe, self.machine, self.seed = recipe, machine, seed
+        self.workers = machine.workers_beside(fabric.device.type)
         self.batches = Batches(len(data.train), recipe.batch_size, seed, recipe.repeats, fabric.world_size)
         per_pass = self.batches.per_pass
         self.total_steps = recipe.steps or recipe.epochs * per_pass
@@ -118,7 +119,7 @@ class Trainer:
         loader = iter(
             train_loader(
                 self.data.train, self.batches, self.step, self.stop, rank=fabric.global_rank, world=fabric.world_size,
-                micro_batch=self.machine.max_batch_per_device, workers=self.machine.workers, collate=self.data.collate,
+                micro_batch=self.machine.max_batch_per_device, workers=self.workers, collate=self.data.collate,
             )
         )  # fmt: skip
         progress = Progress(self.stop, self.step, show=fabric.is_global_zero and self.machine.progress)
@@ -199,7 +200,7 @@ class Trainer:
                 if model is not None:
                     metrics = evaluate(
                         self.fabric, model, self.task, dataset, batch_size=self.machine.max_batch_per_device,
-                        workers=self.machine.workers, collate=self.data.collate,
+                        workers=self.workers, collate=self.data.collate,
                     )  # fmt: skip
                     values |= {f"{split}/{prefix}{name}": value for name, value in metrics.items()}
         return values
