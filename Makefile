@@ -1,39 +1,39 @@
-# The environment is .venv in this folder. It is made on the first use and made again when requirements.txt changes.
-PYTHON ?= python3
+# The environment is .venv in this folder: made on first use, brought up to date when requirements.txt changes.
+PYTHON ?=
+ARGS ?=
 BIN := .venv/bin
-STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check tables doctor clean
+.PHONY: help setup environment train test check tables doctor clean
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@echo 'usage: make TARGET [ARGS="..."] [PYTHON=python3.11]'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): requirements.txt
-	@echo "Setting up .venv (PyTorch alone is about 5 GB; this takes a few minutes, once)."
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try: make PYTHON=python3.11 ...")'
-	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	@touch $(STAMP)
+environment:
+	@PYTHON='$(PYTHON)' bash scripts/setup.sh
 
-setup: $(STAMP) ## install everything into .venv
+setup: environment ## install everything into .venv
+	@echo ".venv is ready."
 
-train: $(STAMP) ## train, by default MiTA on handwritten digits; ARGS="experiment=... key=value"
+train: environment ## train, by default MiTA on handwritten digits; ARGS="experiment=NAME key=value"
 	@$(BIN)/python train.py $(ARGS)
 
-test: $(STAMP) ## run all tests
+test: environment ## run all tests; ARGS="tests/attention -k ties" runs some
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
 
-check: $(STAMP) ## lint, import rules, tables up to date
+check: environment ## lint, format, import rules, tables up to date
 	@$(BIN)/ruff check .
-	@$(BIN)/python -m pytest tests/test_imports.py
+	@$(BIN)/ruff format --check .
+	@$(BIN)/python -m pytest -qq tests/test_imports.py
 	@$(BIN)/python tools/make_tables.py --check
 
-tables: $(STAMP) ## write the tables again from the records
-	@$(BIN)/python tools/make_tables.py
+tables: environment ## write the tables again from the records
+	@$(BIN)/python tools/make_tables.py $(ARGS)
 
-doctor: $(STAMP) ## what this machine can run, and why not the rest
-	@$(BIN)/python tools/doctor.py
+doctor: environment ## what this machine can run, and why not the rest; ARGS="--imagenet FOLDER"
+	@$(BIN)/python tools/doctor.py $(ARGS)
 
 clean: ## remove caches; keeps .venv, outputs and results
-	@rm -rf .pytest_cache .ruff_cache && find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	@rm -rf .pytest_cache .ruff_cache build *.egg-info
+	@find . -path ./.venv -prune -o -name __pycache__ -prune -exec rm -rf {} +
