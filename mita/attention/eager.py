@@ -14,7 +14,7 @@ from . import cpu_flash
 from .selection import best_experts, group_rows, top_k
 
 TILE_SCORES = 1 << 20  # scores held at once (4 MiB in float32), unless one row needs more
-GROUP_SCORES = 1 << 21  # scores of one batch of experts
+GROUP_SCORES = 1 << 18  # scores of one batch of experts: what it gathers stays in the cache
 
 
 def forward(
@@ -58,28 +58,16 @@ def backward(
     )
     lse, landmark_lse = lse.flatten(0, 1), landmark_lse.flatten(0, 1)
     key_mask, landmark_mask = (_per_head(mask, H) for mask in (key_mask, landmark_mask))
-    delta = (grad_o * o).sum(-1)
-    dq, dk, dv, dl = (torch.zeros_like(t) for t in (q, k, v, landmarks))
-
-    if branches != "route":
-        d_values = torch.zeros_like(landmark_values)
-        _read_landmarks_backward(
-            grad_o,
-            q,
-            landmarks,
-            landmark_values,
-            landmark_mask,
-            lse,
-            delta,
-            scale * landmark_key_scale,
-            dq,
-            dl,
-            d_values,
-        )
-        _probe_backward(d_values, landmarks, k, v, key_mask, landmark_values, landmark_lse, scale, dl, dk, dv)
+    if branches == "route":
+        dq, dk, dv, dl = (torch.zeros_like(t) for t in (q, k, v, landmarks))
+    else:
+        factor = scale * landmark_key_scale
+        dq, dl, d_values = _dense_backward(grad_o, q, landmarks, landmark_values, landmark_mask, o, lse, factor)
+        dl_probe, dk, dv = _dense_backward(d_values, landmarks, k, v, key_mask, landmark_values, landmark_lse, scale)
+        dl += dl_probe
     if branches != "compress":
         selected, experts = selected.flatten(0, 1).long(), experts.flatten(0, 1).long()
-        dq = _add_experts_backward(grad_o, q, k, v, selected, experts, lse, delta, scale, dq, dk, dv)
+        _add_experts_backward(grad_o, q, k, v, selected, experts, o, lse, scale, dq, dk, dv)
     return tuple(grad.view(shape).to(dtype) for grad, (shape, dtype) in zip((dq, dk, dv, dl), shapes, strict=True))
 
 
@@ -142,9 +130,11 @@ def _probe(l: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, n: int, scale: 
                 lse.squeeze(-1),
             )
     if kept:
-        # Ascending, absent entries (never scored above -inf) last and -1.
-        best_index = best_index.masked_fill_(best_score == -torch.inf, N).sort(-1).values
-        selected[..., :kept] = best_index.masked_fill_(best_index == N, -1)
+        absent = best_score == -torch.inf
+        if absent.any():  # absent entries go last, as -1; all others are in ascending order already
+            best_index = best_index.masked_fill_(absent, N).sort(-1).values
+            best_index.masked_fill_(best_index == N, -1)
+        selected[..., :kept] = best_index
     return selected, landmark_values, landmark_lse
 
 
@@ -201,27 +191,24 @@ def _rescale(gate: Tensor, factor: float) -> Tensor:
     return gate if masked is None else gate.masked_fill_(masked, -torch.inf)
 
 
-def _read_landmarks_backward(grad_o, q, l, values, mask, lse, delta, factor, dq, dl, d_values) -> None:
-    """Backward of the shared branch; adds to dq, dl and d_values in place."""
-    for heads, rows in _tiles(q.shape[0], q.shape[1], l.shape[1]):
-        P = _weights(_scores(q[heads, rows], l[heads], None if mask is None else mask[heads], factor), lse[heads, rows])
-        d_values[heads].baddbmm_(P.mT, grad_o[heads, rows])
-        dS = _softmax_backward(P, grad_o[heads, rows], values[heads], delta[heads, rows], factor)
-        dq[heads, rows].baddbmm_(dS, l[heads])
-        dl[heads].baddbmm_(dS.mT, q[heads, rows])
-
-
-def _probe_backward(d_values, l, k, v, mask, values, lse, scale, dl, dk, dv) -> None:
-    """Backward of the landmark values; adds to dl, dk and dv in place."""
-    delta = (d_values * values).sum(-1)
-    for heads, keys in _tiles(k.shape[0], k.shape[1], l.shape[1]):
-        A = _weights(
-            _scores(l[heads], k[heads, keys], None if mask is None else mask[heads, :, keys], scale), lse[heads]
-        )
-        dv[heads, keys].baddbmm_(A.mT, d_values[heads])
-        dS = _softmax_backward(A, d_values[heads], v[heads, keys], delta[heads], scale)
-        dl[heads].baddbmm_(dS, k[heads, keys])
-        dk[heads, keys].baddbmm_(dS.mT, l[heads])
+def _dense_backward(
+    grad_o: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, o: Tensor, lse: Tensor, factor: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v where every query reads every key (as part of a softmax with (o, lse)), by tiles."""
+    if mask is None and cpu_flash.usable(q, v):
+        return tuple(grad.contiguous() for grad in cpu_flash.backward(grad_o, q, k, v, o, lse, factor))
+    dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
+    delta = (grad_o * o).sum(-1)
+    G, whole, n_q, n_k = q.shape[0], slice(None), q.shape[1], k.shape[1]
+    for heads, part in _tiles(G, max(n_q, n_k), min(n_q, n_k)):
+        rows, columns = (part, whole) if n_q >= n_k else (whole, part)
+        hidden = None if mask is None else mask[heads, :, columns]
+        P = _weights(_scores(q[heads, rows], k[heads, columns], hidden, factor), lse[heads, rows])
+        dv[heads, columns].baddbmm_(P.mT, grad_o[heads, rows])
+        dS = _softmax_backward(P, grad_o[heads, rows], v[heads, columns], delta[heads, rows], factor)
+        dq[heads, rows].baddbmm_(dS, k[heads, columns])
+        dk[heads, columns].baddbmm_(dS.mT, q[heads, rows])
+    return dq, dk, dv
 
 
 def _weights(scores: Tensor, lse: Tensor) -> Tensor:
@@ -286,19 +273,23 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, absent: Tensor | None, scale: float
     return torch.bmm(weights, v).div_(total), lse.squeeze(-1)
 
 
-def _add_experts_backward(grad_o, q, k, v, selected, experts, lse, delta, scale, dq, dk, dv) -> Tensor:
-    """Backward of the routed branch; adds to dk and dv in place and returns the sum with dq."""
-    G, N, s = experts.shape
-    padding = torch.full(
-        (1,), torch.inf, dtype=lse.dtype, device=lse.device
-    )  # exp(x - inf) = 0: padded rows weigh nothing
-    lse = torch.cat([lse.view(-1), padding])
+def _add_experts_backward(grad_o, q, k, v, selected, experts, o, lse, scale, dq, dk, dv) -> None:
+    """Backward of the routed branch; adds to dq, dk and dv in place."""
+    rows_in_all = experts.numel()
+    unread = torch.full((1,), torch.inf, dtype=lse.dtype, device=lse.device)  # exp(x - inf) = 0: padding weighs nothing
+    lse = torch.cat([lse.masked_fill(lse == -torch.inf, torch.inf).view(-1), unread])
     for rows, queries, keys, absent in _expert_batches(q, k, selected, experts):
-        q_rows, k_rows, v_rows, go_rows = _rows(q, queries), _rows(k, keys), _rows(v, keys), _rows(grad_o, queries)
-        row_lse = lse[torch.where(rows < G * N * s, queries, G * N)]
-        P = _weights(_scores(q_rows, k_rows, None if absent is None else ~absent, scale), row_lse)
-        dv.view(-1, dv.shape[2]).index_add_(0, keys.view(-1), torch.bmm(P.mT, go_rows).flatten(0, 1))
-        dS = _softmax_backward(P, go_rows, v_rows, delta.view(-1)[queries], scale)
-        dk.view(-1, dk.shape[2]).index_add_(0, keys.view(-1), torch.bmm(dS.mT, q_rows).flatten(0, 1))
-        dq.view(-1, dq.shape[2]).index_add_(0, queries.view(-1), torch.bmm(dS, k_rows).flatten(0, 1))
-    return dq
+        parts = _rows(grad_o, queries), _rows(q, queries), _rows(k, keys), _rows(v, keys), _rows(o, queries)
+        row_lse = lse[torch.where(rows < rows_in_all, queries, lse.numel() - 1)]
+        grads = _attend_backward(*parts, row_lse, absent, scale)
+        for grad, part, index in zip((dq, dk, dv), grads, (queries, keys, keys), strict=True):
+            grad.view(-1, grad.shape[2]).index_add_(0, index.view(-1), part.flatten(0, 1))
+
+
+def _attend_backward(grad_o, q, k, v, o, lse, absent: Tensor | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v of small batches that are part of a softmax with (o, lse)."""
+    if absent is None and cpu_flash.usable(q, v):
+        return cpu_flash.backward(grad_o, q, k, v, o, lse, scale)
+    P = _weights(_scores(q, k, None if absent is None else ~absent, scale), lse)
+    dS = _softmax_backward(P, grad_o, v, (grad_o * o).sum(-1), scale)
+    return torch.bmm(dS, k), torch.bmm(dS.mT, q), torch.bmm(P.mT, grad_o)
