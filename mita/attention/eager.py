@@ -14,6 +14,7 @@ from . import cpu_flash
 from .selection import best_experts, group_rows, top_k
 
 TILE_SCORES = 1 << 20  # scores held at once (4 MiB in float32), unless one row needs more
+PROBE_SCORES = 1 << 22  # the same where landmarks probe keys: choosing from a long row is cheaper than merging choices
 GROUP_SCORES = 1 << 18  # scores of one batch of experts: what it gathers stays in the cache
 
 
@@ -81,10 +82,10 @@ def _per_head(mask: Tensor | None, heads: int) -> Tensor | None:
     return None if mask is None else mask.repeat_interleave(heads, 0).unsqueeze(1)
 
 
-def _tiles(heads: int, rows: int, columns: int):
-    """Cut heads x rows into slices whose rows x columns scores stay within TILE_SCORES."""
-    rows_at_once = max(1, min(rows, TILE_SCORES // columns))
-    heads_at_once = max(1, TILE_SCORES // (rows_at_once * columns))
+def _tiles(heads: int, rows: int, columns: int, limit: int):
+    """Cut heads x rows into slices whose rows x columns scores stay within the limit."""
+    rows_at_once = max(1, min(rows, limit // columns))
+    heads_at_once = max(1, limit // (rows_at_once * columns))
     for g in range(0, heads, heads_at_once):
         for r in range(0, rows, rows_at_once):
             yield slice(g, min(g + heads_at_once, heads)), slice(r, min(r + rows_at_once, rows))
@@ -117,7 +118,7 @@ def _probe(l: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, n: int, scale: 
     best_index = selected.new_empty(G, m, 0)
     if kept:
         best_score, best_index = k.new_full((G, m, kept), -torch.inf), selected.new_full((G, m, kept), N)
-    for heads, keys in _tiles(G, N, m):
+    for heads, keys in _tiles(G, N, m, PROBE_SCORES):
         S = _scores(l[heads], k[heads, keys], None if mask is None else mask[heads, :, keys], scale)
         if kept:
             _keep_best(best_score[heads], best_index[heads], S, keys.start)
@@ -171,7 +172,7 @@ def _read_landmarks(q: Tensor, l: Tensor, values: Tensor, mask: Tensor | None, f
     o = q.new_zeros(G, N, values.shape[2])
     lse = q.new_full((G, N), -torch.inf)
     experts = torch.empty(G, N, s, dtype=torch.int64, device=q.device)
-    for heads, rows in _tiles(G, N, m):
+    for heads, rows in _tiles(G, N, m, TILE_SCORES):
         gate = _scores(q[heads, rows], l[heads], None if mask is None else mask[heads], 1.0)
         if s:
             experts[heads, rows] = best_experts(gate, s)
@@ -200,7 +201,7 @@ def _dense_backward(
     dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
     delta = (grad_o * o).sum(-1)
     G, whole, n_q, n_k = q.shape[0], slice(None), q.shape[1], k.shape[1]
-    for heads, part in _tiles(G, max(n_q, n_k), min(n_q, n_k)):
+    for heads, part in _tiles(G, max(n_q, n_k), min(n_q, n_k), TILE_SCORES):
         rows, columns = (part, whole) if n_q >= n_k else (whole, part)
         hidden = None if mask is None else mask[heads, :, columns]
         P = _weights(_scores(q[heads, rows], k[heads, columns], hidden, factor), lse[heads, rows])
@@ -235,7 +236,7 @@ def _expert_batches(q: Tensor, k: Tensor, selected: Tensor, experts: Tensor):
     keys = (selected.masked_fill(absent, 0) + head * Nk).view(G * m, n)
     absent = absent.view(G * m, 1, n)
     typical = Nq * s // m  # rows an expert has on average; small tiles waste less, large tiles make fewer batches
-    tile = 8 if typical < 16 else 16 if typical < 64 else 32
+    tile = 8 if typical < 32 else 16 if typical < 128 else 32
     for expert, rows in group_rows(expert_of_row, G * m, tile, max(tile, GROUP_SCORES // n)):
         queries = rows.div(s, rounding_mode="floor").clamp_(max=G * Nq - 1)
         yield rows, queries, keys[expert], absent[expert] if any_absent else None

@@ -26,7 +26,8 @@ def top_k(scores: Tensor, k: int) -> Tensor:
 def _fast_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Positions of k largest scores in any order, and whether the row has a tie for the last place.
 
-    On long rows two levels are faster: the k best of strided blocks (by their maxima) hold all candidates.
+    On long rows it is faster to go by blocks: the k strided blocks with the largest maxima hold all candidates.
+    Each of the two steps is a smaller top-k, so it is taken in the same way.
     """
     R, N = scores.shape
     block = 1 << int(max(1, N // k) ** 0.5).bit_length() >> 1
@@ -35,11 +36,11 @@ def _fast_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         return positions, (scores >= kth.amin(-1, keepdim=True)).sum(-1) > k
     blocks = scores.view(R, block, N // block)  # block j holds the scores j, j + N/block, ...
     maxima = blocks.amax(1)
-    best = maxima.topk(k, sorted=False).indices
+    best, _ = _fast_top_k(maxima, k)
     candidates = blocks.gather(2, best.unsqueeze(1).expand(R, block, k)).view(R, block * k)
-    kth, position = candidates.topk(k, sorted=False)
-    kth = kth.amin(-1, keepdim=True)
-    tied = ((maxima >= kth).sum(-1) > k) | ((candidates >= kth).sum(-1) > k)
+    position, tied = _fast_top_k(candidates, k)
+    kth = candidates.gather(1, position).amin(-1, keepdim=True)
+    tied = tied | ((maxima >= kth).sum(-1) > k)
     row = position.div(k, rounding_mode="floor")
     return row * (N // block) + best.gather(1, position - row * k), tied
 

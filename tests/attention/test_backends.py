@@ -50,8 +50,8 @@ def test_eager_in_float32(case):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_eager_in_small_tiles(case, monkeypatch):
     """Cutting the work differently, down to single rows, changes nothing: streaming top-k, merged landmark values."""
-    monkeypatch.setattr(eager, "TILE_SCORES", 12)
-    monkeypatch.setattr(eager, "GROUP_SCORES", 12)
+    for limit in ("TILE_SCORES", "PROBE_SCORES", "GROUP_SCORES"):
+        monkeypatch.setattr(eager, limit, 12)
     check(case, 1e-10, torch.float64, backend="eager")
 
 

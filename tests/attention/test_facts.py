@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from mita import mita_attention
 from mita.attention.backends import BACKENDS, choose
+from mita.attention.selection import top_k
 
 BACKEND_NAMES = sorted(BACKENDS)
 
@@ -131,3 +132,12 @@ def test_compiled_whole_with_changing_lengths():
         expected = torch.autograd.grad(step(*leaves), leaves)
         for got, wanted in zip(torch.autograd.grad(compiled(*leaves), leaves), expected):
             torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("levels", [3, 40, 10**6])
+@pytest.mark.parametrize(("N", "k"), [(4096, 1), (8192, 7), (16384, 64), (1000, 30), (512, 511)])
+def test_top_k_by_blocks_keeps_the_tie_rule(N, k, levels):
+    """Few levels tie within and across blocks, many hardly ever: always the k first of a stable descending sort."""
+    scores = torch.randint(levels, (5, N), generator=torch.Generator().manual_seed(N)).float()
+    expected = scores.sort(dim=-1, descending=True, stable=True).indices[:, :k].sort(-1).values
+    assert torch.equal(top_k(scores, k), expected)
