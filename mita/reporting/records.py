@@ -60,7 +60,7 @@ class Record:
         """Read a record. Raises ValueError, naming the file, when it is not one."""
         try:
             values = json.loads(Path(path).read_text())
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not JSON: {error}") from None
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(values, dict) or values.keys() != names:
@@ -68,7 +68,29 @@ class Record:
             raise ValueError(
                 f"{path} is not a record: missing {sorted(names - found)}, unknown {sorted(found - names)}."
             )
+        wrong = _wrong(values)
+        if wrong:
+            raise ValueError(f"{path} is not a record: {wrong}.")
         return cls(**values)
+
+
+def _wrong(values: dict) -> str | None:
+    """What is wrong with the values that the tables read, if anything."""
+    if not isinstance(values["short"], list):
+        return f"short is {values['short']!r}, expected a list of reasons"
+    if not isinstance(values["seed"], int):
+        return f"seed is {values['seed']!r}, expected an integer"
+    if not isinstance(values["metrics"], dict) or not isinstance(values["best"], dict):
+        return "metrics and best must be objects"
+    numbers = {
+        "steps_per_second": values["steps_per_second"],
+        f"metrics[{values['metric']!r}]": values["metrics"].get(str(values["metric"])),
+        "best['value']": values["best"].get("value"),
+    }
+    for key, value in numbers.items():
+        if not isinstance(value, (int, float)):
+            return f"{key} is {value!r}, expected a number"
+    return None
 
 
 def load_all(folder: Path | str) -> list[Record]:

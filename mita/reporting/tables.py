@@ -97,6 +97,8 @@ def _cells(row: dict) -> list[str]:
     measured = _text(row["measured"])
     if row["sd"] is not None:
         measured += f" ± {row['sd']:.2f} ({row['seeds']} seeds)"
+    elif row["seeds"]:
+        measured += " (1 seed)"
     gflops = _text(row["reported_gflops"], ".1f")
     if gflops:
         gflops += f" ({row['gflops_difference']:+.3f})"
@@ -142,6 +144,9 @@ def latex(table: Table, rows: list[dict]) -> str:
 
 
 def _escape(text: str) -> str:
-    for plain, escaped in (("%", r"\%"), ("_", r"\_"), ("&", r"\&"), ("#", r"\#"), ("±", r"$\pm$")):
-        text = text.replace(plain, escaped)
-    return text
+    return text.translate(_TEX)
+
+
+_TEX = str.maketrans({plain: "\\" + plain for plain in "%_&#${}"}) | str.maketrans({
+    "\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "±": r"$\pm$",
+})  # fmt: skip

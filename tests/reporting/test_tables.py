@@ -1,6 +1,7 @@
 """Tables say what the records say, and nothing that they do not."""
 
 import csv
+import dataclasses
 import io
 import json
 import statistics
@@ -9,7 +10,7 @@ import pytest
 
 from mita.reporting.records import Record, git_state, load_all, record_name
 from mita.reporting.specs import TABLES
-from mita.reporting.tables import render_all
+from mita.reporting.tables import _escape, render_all
 
 REPORTED = "results/paper/reported.yaml"
 COSTS = {row.experiment: (5_717_416, 1_142_934_528) for table in TABLES for row in table.rows}
@@ -48,7 +49,7 @@ def test_mean_and_sd_over_seeds_beside_what_is_reported(records, tmp_path):
     assert float(row["difference"]) == pytest.approx(71 + 1 / 3 - 71.1)
     text = (tmp_path / "tables/table2_deit.md").read_text()
     assert "71.33 ± 1.53 (3 seeds)" in text
-    assert "| 72.50 | +0.30 |" in text
+    assert "| 72.50 (1 seed) | +0.30 |" in text
 
 
 def test_short_and_overridden_runs_fill_no_cell(records, tmp_path):
@@ -99,6 +100,29 @@ def test_a_file_that_is_no_record_is_named(text, tmp_path):
     (tmp_path / "bad.json").write_text(text)
     with pytest.raises(ValueError, match="bad.json"):
         load_all(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("short", "x"),
+        ("seed", "0"),
+        ("metric", "test/other"),
+        ("metrics", []),
+        ("best", {}),
+        ("steps_per_second", None),
+    ],
+)
+def test_a_value_that_no_table_can_read_is_refused_on_loading(key, value, tmp_path):
+    values = dataclasses.asdict(record("x", 0, 50.0)) | {key: value}
+    (tmp_path / "bad.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match="bad.json is not a record"):
+        load_all(tmp_path)
+
+
+def test_every_special_sign_of_latex_is_escaped():
+    assert _escape("a_b & 50% #1 ${x}") == r"a\_b \& 50\% \#1 \$\{x\}"
+    assert _escape("\\^~±") == r"\textbackslash{}\textasciicircum{}\textasciitilde{}$\pm$"
 
 
 def test_git_state_is_a_commit_or_nothing():
