@@ -42,7 +42,6 @@ REPORTED = Path(__file__).parent / "results/paper/reported.yaml"
 RUN_GROUPS = ("attention", "model", "data", "recipe")  # choosing another makes another run
 REGISTRIES = {"attention": mechanisms.MECHANISMS, "model": models.MODELS, "data": datasets.DATASETS, "task": TASKS}
 TOP_LEVEL = {"name": str, "seed": int, "resume": bool, "output": str, "results": str}
-SHAPES = {"digits": ((1, 32, 32), 10)}  # what a data set's images are, where its options do not say
 
 
 def groups() -> dict[str, list[str]]:
@@ -54,7 +53,8 @@ def groups() -> dict[str, list[str]]:
 def compose(overrides: list[str] | tuple[str, ...] = ()) -> DictConfig:
     """The configuration for command-line overrides (`key=value`, `group=name`), checked.
 
-    Its `name` is the experiment's, with what the command line chose in place of its parts: `lra_listops,attention=linformer`.
+    Its `name` is the experiment's, with what the command line chose in place of its parts: `lra_listops,attention=linformer`;
+    `experiment` stays the experiment's own, whatever the name.
 
     Raises ValueError, with the nearest names, for a key, group or value there is not, and for a value of another type.
     """
@@ -71,8 +71,10 @@ def compose(overrides: list[str] | tuple[str, ...] = ()) -> DictConfig:
             raise ValueError(f"{unknown(key, override.value(), known[key])}.")
     chosen = [o for o in parsed if o.key_or_group in known]
     values = [o for o in parsed if o.key_or_group not in known]
-    _check_keys(_hydra(chosen), values)
+    bare = _hydra(chosen)
+    _check_keys(bare, values)
     config = _hydra([*chosen, *values])
+    config.experiment = bare.name
     if not any(o.key_or_group == "name" for o in values):
         config.name = ",".join(
             [config.name, *(f"{o.key_or_group}={o.value()}" for o in chosen if o.key_or_group in RUN_GROUPS)]
@@ -174,16 +176,9 @@ def build_machine(config: DictConfig) -> Machine:
 
 def cost_of(config: DictConfig) -> tuple[int, int]:
     """(parameters, multiply-adds of one item), without data or memory."""
-    options = config.data
-    if options.name in SHAPES:
-        size, classes = SHAPES[options.name]
-    else:
-        size, classes = (
-            (options.get("channels", 3), options.image_size, options.image_size),
-            options.get("num_classes", 1000),
-        )
+    shape = datasets.shape_of(**resolved(config.data))
     with torch.device("meta"):
-        return _cost(_model(config, size, classes), size)
+        return _cost(_model(config, *shape), shape.input_size)
 
 
 def model_cost(model: nn.Module, data: Data) -> tuple[int, int]:
@@ -199,16 +194,15 @@ def write_tables(results: Path, check: bool = False) -> list[Path]:
 
 
 def _model(config: DictConfig, input_size: tuple[int, ...], num_classes: int) -> nn.Module:
-    channels, *image = input_size
     options = resolved(config.model)
     return models.build(
         options.pop("name"), mechanism_factory=mechanism_factory(config), num_classes=num_classes,
-        img_size=tuple(image), in_chans=channels, **options,
+        input_size=tuple(input_size), **options,
     )  # fmt: skip
 
 
 def _cost(model: nn.Module, input_size: tuple[int, ...]) -> tuple[int, int]:
-    return sum(p.numel() for p in model.parameters()), model.multiply_adds(tuple(input_size[1:]))
+    return sum(p.numel() for p in model.parameters()), model.multiply_adds(tuple(input_size))
 
 
 def _parse(overrides) -> list[Override]:

@@ -45,7 +45,7 @@ def main(overrides: list[str]) -> None:
     if decided(fabric, lambda: folder.status == "done" and folder.record_path.exists()):
         if first:
             print(f"This run is complete.\n{command_line.end_screen(Record.load(folder.record_path), folder.path)}")
-            print(command_line.table_with(cfg.name, Path(cfg.results)))
+            print(command_line.table_with(cfg.experiment, Path(cfg.results)))
         return
 
     data = experiment.build_data(cfg)
@@ -89,7 +89,7 @@ def make_record(cfg: DictConfig, fabric: Fabric, model: nn.Module, task: Any, da
     commit, dirty = git_state()
     on_gpu = fabric.device.type == "cuda"
     return Record(
-        experiment=cfg.name.split(",")[0], name=cfg.name, seed=cfg.seed, short=result.short, task=cfg.task.name,
+        experiment=cfg.experiment, name=cfg.name, seed=cfg.seed, short=result.short, task=cfg.task.name,
         metric=metric, metrics={k: v for k, v in result.last.items() if k not in ("step", "epoch")},
         best={"epoch": result.best["epoch"], "step": result.best["step"], "value": result.best[metric]},
         epochs=result.epochs, steps=result.steps, steps_per_second=result.steps_per_second,

@@ -1,4 +1,4 @@
-"""Data sets by name. A new one is a file here, a line in `DATASETS`, and a yaml of the same name.
+"""Data sets by name. A new one is a file here, a line in `DATASETS` and in `SHAPES`, and a yaml of the same name.
 
 Every builder takes `root`, `seed` and `limit` beside its own options, and says in one sentence what is wrong with a
 folder it cannot use.
@@ -6,16 +6,18 @@ folder it cannot use.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from mita import registry
 
-from .data import Data
-from .digits import digits
-from .imagenet import imagenet
+from .data import Data, Shape
+from .digits import IMAGE_SIZE, digits
+from .imagenet import CLASSES, imagenet
+from .longdoc import CLASSES as FIELDS
 from .longdoc import longdoc
-from .lra import image, listops, pathfinder, retrieval, text
+from .lra import image, listops, padded_length, pathfinder, retrieval, text
 from .synthetic import synthetic
 
 DATASETS: dict[str, Callable[..., Data]] = {
@@ -28,6 +30,21 @@ DATASETS: dict[str, Callable[..., Data]] = {
     "retrieval": retrieval,
     "synthetic": synthetic,
     "text": text,
+}
+
+# what a data set is for a model, from its options alone; nothing is read
+SHAPES: dict[str, Callable[[dict[str, Any]], Shape]] = {
+    "digits": lambda options: Shape((1, IMAGE_SIZE, IMAGE_SIZE), 10),
+    "image": lambda options: Shape((1024,), 10),
+    "imagenet": lambda options: Shape((3, options["image_size"], options["image_size"]), CLASSES),
+    "listops": lambda options: Shape((padded_length(options["max_length"]),), 10),
+    "longdoc": lambda options: Shape((options["length"],), len(FIELDS)),
+    "pathfinder": lambda options: Shape((1024,), 2),
+    "retrieval": lambda options: Shape((4096,), 2),
+    "synthetic": lambda options: Shape(
+        (options["channels"], options["image_size"], options["image_size"]), options["num_classes"]
+    ),
+    "text": lambda options: Shape((4096,), 2),
 }
 
 
@@ -47,4 +64,17 @@ def build(name: str, *, root: str | None = None, seed: int = 0, limit: int | Non
     return registry.build("data set", DATASETS, name, root=root, seed=seed, limit=limit, **options)
 
 
-__all__ = ["DATASETS", "Data", "build"]
+def shape_of(name: str, **options: Any) -> Shape:
+    """Input size and classes of the data set `name` with these options (its own defaults for the rest), reading nothing.
+
+    Raises:
+        ValueError: the name is unknown.
+    """
+    if name not in SHAPES:
+        raise ValueError(f"{registry.unknown('data set', name, SHAPES)}.")
+    parameters = inspect.signature(DATASETS[name]).parameters.values()
+    defaults = {p.name: p.default for p in parameters}
+    return SHAPES[name](defaults | options)
+
+
+__all__ = ["DATASETS", "SHAPES", "Data", "Shape", "build", "shape_of"]

@@ -5,24 +5,38 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch.utils.data import Dataset, Subset
+
+
+class Shape(NamedTuple):
+    """What a model must know of a data set before it is read.
+
+    Attributes:
+        input_size: (C, H, W) of an image, (N,) of a token sequence (of each, where an item has two).
+        num_classes: number of classes.
+    """
+
+    input_size: tuple[int, ...]
+    num_classes: int
 
 
 @dataclass
 class Data:
     """A data set, ready to train on.
 
-    Items are dicts of tensors with at least "target" (int64 scalar); images are under "image", (C, H, W) float32.
+    Items are dicts of tensors with at least "target" (int64 scalar); images are under "image", (C, H, W) float32, and
+    sequences under "tokens", (N,) int64, with "length" (pairs of them under "tokens_a", "length_a", "tokens_b", "length_b").
     Items may draw from Python's, numpy's and torch's global generators; the loader seeds all three for every item.
 
     Attributes:
         name: registry name.
         train: map-style training items, augmented.
-        evaluate: map-style evaluation items by split, in order; the first split selects the best checkpoint.
-        num_classes: number of classes.
-        input_size: (C, H, W) of an image, (N,) of a token sequence.
+        evaluate: map-style evaluation items by split, in order; the first selects the best checkpoint, and the others are
+            evaluated once, at the end, with that checkpoint.
+        num_classes, input_size: see `Shape`.
         fingerprint: short hash of what was read, before any `limit`.
         counts: items in each split, after any `limit`.
         collate: makes a batch of a list of items; None is torch's default.

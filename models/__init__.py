@@ -1,4 +1,8 @@
-"""Networks by name. A new one is a file here, a line in `MODELS`, and a yaml of the same name."""
+"""Networks by name. A new one is a file here, a line in `MODELS`, and a yaml of the same name.
+
+Every one is called with `mechanism_factory`, `num_classes`, `input_size` and its own options, and has
+`multiply_adds(input_size)` for one item.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,8 @@ def build(
     name: str, *, mechanism_factory: Callable[[int, int], nn.Module], num_classes: int, **options: Any
 ) -> nn.Module:
     """The model registered under `name`, with the attention that `mechanism_factory(num_heads, head_dim)` builds.
+
+    Among the options is `input_size`: (C, H, W) of the images or (N,) of the token sequences it is made for.
 
     Raises:
         ValueError: the name or an option is unknown (the nearest known names are given), or an option does not fit.

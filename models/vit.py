@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from timm.layers import PatchEmbed, resample_abs_pos_embed, to_2tuple, trunc_normal_
+from timm.layers import PatchEmbed, resample_abs_pos_embed, trunc_normal_
 from torch import Tensor, nn
 
 from mita import MultiHeadAttention, TokenLayout, cost
@@ -20,9 +20,8 @@ class VisionTransformer(nn.Module):
     Args:
         mechanism_factory: (num_heads, head_dim) -> attention mechanism of a block.
         num_classes: number of logits; 0 leaves the head out.
-        img_size: side or (height, width) in pixels of the images that the position embedding is made for.
+        input_size: (channels, height, width) in pixels of the images that the position embedding is made for.
         patch_size: side of a patch in pixels.
-        in_chans: channels of the images.
         embed_dim, depth, num_heads, mlp_ratio: size of the trunk.
         qkv_bias, depthwise_conv, gate: see `mita.MultiHeadAttention`.
         qk_norm: LayerNorm (with `norm_eps`) on each head of q and k.
@@ -38,9 +37,8 @@ class VisionTransformer(nn.Module):
         self,
         mechanism_factory: Callable[[int, int], nn.Module],
         num_classes: int = 1000,
-        img_size: int | tuple[int, int] = 224,
+        input_size: tuple[int, int, int] = (3, 224, 224),
         patch_size: int = 16,
-        in_chans: int = 3,
         embed_dim: int = 768,
         depth: int = 12,
         num_heads: int = 12,
@@ -63,8 +61,8 @@ class VisionTransformer(nn.Module):
             qkv_bias=qkv_bias, qk_norm=norm if qk_norm else None, depthwise_conv=depthwise_conv, gate=gate,
         )  # fmt: skip
         self.patch_size = patch_size
-        self.grid = self.layout(to_2tuple(img_size)).grid
-        self.patch_embed = PatchEmbed(None, patch_size, in_chans, embed_dim)
+        self.grid = self.layout(tuple(input_size[1:])).grid
+        self.patch_embed = PatchEmbed(None, patch_size, input_size[0], embed_dim)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, embed_dim))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + self.grid[0] * self.grid[1], embed_dim))
         self.blocks = Transformer(
@@ -94,7 +92,7 @@ class VisionTransformer(nn.Module):
         return TokenLayout((height // self.patch_size, width // self.patch_size), num_prefix=1)
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """(B, in_chans, H, W) -> normed tokens (B, 1 + N, C), class token first.
+        """(B, channels, H, W) -> normed tokens (B, 1 + N, C), class token first.
 
         The position embedding is resampled (bicubic, antialiased) when the grid is not the one it was made for.
         """
@@ -105,15 +103,15 @@ class VisionTransformer(nn.Module):
         return self.norm(self.blocks(x, layout))
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, in_chans, H, W) -> logits (B, num_classes), from the class token."""
+        """(B, channels, H, W) -> logits (B, num_classes), from the class token."""
         return self.head(self.forward_features(images)[:, 0])
 
     def no_weight_decay(self) -> set[str]:
         """Parameters, besides biases and norms, that weight decay leaves alone."""
         return {"cls_token", "pos_embed"}
 
-    def multiply_adds(self, image_size: tuple[int, int]) -> int:
-        """Multiply-adds for one image of (height, width) pixels (convention: `mita.cost`)."""
-        layout = self.layout(image_size)
+    def multiply_adds(self, input_size: tuple[int, int, int]) -> int:
+        """Multiply-adds for one image of (channels, height, width) (convention: `mita.cost`)."""
+        layout = self.layout(tuple(input_size[1:]))
         total = cost.convolution(self.patch_embed.proj, layout.num_grid) + self.blocks.multiply_adds(layout)
         return total + (cost.linear(self.head, 1) if isinstance(self.head, nn.Linear) else 0)

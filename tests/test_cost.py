@@ -88,10 +88,10 @@ def test_a_layer_counts_what_the_counter_sees(gate):
 
 def test_a_model_counts_what_the_counter_sees():
     model = models.build(
-        "deit_tiny", mechanism_factory=partial(build, "softmax"), num_classes=7, depth=2, img_size=(48, 32)
+        "deit_tiny", mechanism_factory=partial(build, "softmax"), num_classes=7, depth=2, input_size=(3, 48, 32)
     )
-    assert model.multiply_adds((48, 32)) == counted(lambda: model(torch.randn(1, 3, 48, 32)))
-    assert model.multiply_adds((64, 32)) == counted(lambda: model(torch.randn(1, 3, 64, 32)))
+    assert model.multiply_adds((3, 48, 32)) == counted(lambda: model(torch.randn(1, 3, 48, 32)))
+    assert model.multiply_adds((3, 64, 32)) == counted(lambda: model(torch.randn(1, 3, 64, 32)))
 
 
 SOFTMAX, MITA, AGENT_SIZED = ("softmax", {}), ("mita", {}), ("mita", dict(num_landmarks=49, branches="compress"))
@@ -119,7 +119,7 @@ def test_the_papers_models(name, mechanism, options, giga, parameters):
         factory = partial(build, mechanism[0], **mechanism[1])
         model = models.build(name, mechanism_factory=factory, num_classes=1000, **options)
     digits = len(str(giga).split(".")[1])
-    assert round(model.multiply_adds((224, 224)) / 1e9, digits) == giga
+    assert round(model.multiply_adds((3, 224, 224)) / 1e9, digits) == giga
     assert cost.parameters(model) == parameters
 
 

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 for label, extras in EXTRAS.items():
                     with torch.device("meta"):
                         model = models.build(name, mechanism_factory=factory, num_classes=args.num_classes, **extras)
-                    giga = model.multiply_adds(tuple(args.image_size)) / 1e9
+                    giga = model.multiply_adds((3, *args.image_size)) / 1e9
                     size = cost.parameters(model)
                     print(f"| {name:11} | {mechanism + label:32} | {giga:8.3f} | {size:12,} |")
     except ValueError as error:

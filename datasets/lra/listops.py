@@ -81,13 +81,18 @@ def listops(
         "listops",
         store,
         {split: store.range(split) for split in FILES},
-        length=1 << (max_length - 1).bit_length(),
+        length=padded_length(max_length),
         num_classes=10,
         limit=limit,
         without=END if brackets_dropped else None,
         short=short,
         switches={"brackets_dropped": True} if brackets_dropped else None,
     )
+
+
+def padded_length(max_length: int) -> int:
+    """N: the power of two that holds expressions of fewer than `max_length` tokens."""
+    return 1 << (max_length - 1).bit_length()
 
 
 def _read(root: str, cache: str | None, partial: bool) -> tuple[Store, list[str | None]]:

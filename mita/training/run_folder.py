@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import yaml
 
-VOLATILE = ("trainer", "logger", "data.root", "data.cache", "data.workers", "resume", "results", "output")
+VOLATILE = ("experiment", "trainer", "logger", "data.root", "data.cache", "data.workers", "resume", "results", "output")
 
 
 class RunFolder:

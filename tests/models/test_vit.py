@@ -49,7 +49,7 @@ def test_logits_equal_timms_at_any_size(size):
 
 
 def test_weights_made_for_a_rectangle():
-    ours, theirs = make(img_size=(96, 160)), timms(img_size=(96, 160), dynamic_img_size=True)
+    ours, theirs = make(input_size=(3, 96, 160)), timms(img_size=(96, 160), dynamic_img_size=True)
     theirs.load_state_dict(ours.state_dict())
     for size in ((96, 160), (160, 96)):  # as many patches, another grid
         images = torch.randn(2, 3, *size)
@@ -70,7 +70,7 @@ def test_depth_and_layer_scale_load_timms_weights():
 @pytest.mark.parametrize("mechanism", ["mita", "mita_released"])
 def test_mita_on_any_grid_has_gradients_everywhere(mechanism, extras):
     factory = partial(build, mechanism, num_landmarks=9, top_k=5)
-    model = make("vit", factory, img_size=32, patch_size=4, in_chans=1, embed_dim=16, num_heads=2, **extras)
+    model = make("vit", factory, input_size=(1, 32, 32), patch_size=4, embed_dim=16, num_heads=2, **extras)
     for size in ((32, 32), (20, 36)):
         model.zero_grad()
         logits = model(torch.randn(2, 1, *size))
@@ -109,11 +109,11 @@ def test_weight_decay_leaves_out_what_deit_leaves_out():
 
 def test_a_size_that_does_not_divide_into_patches_is_refused():
     model = make("deit_tiny")
-    for wrong in (lambda: model(torch.randn(1, 3, 224, 225)), lambda: make(img_size=(100, 224))):
+    for wrong in (lambda: model(torch.randn(1, 3, 224, 225)), lambda: make(input_size=(3, 100, 224))):
         with pytest.raises(ValueError, match="patches of side 16"):
             wrong()
     with pytest.raises(ValueError, match="patches of side 16"):
-        model.multiply_adds((8, 16))
+        model.multiply_adds((3, 8, 16))
 
 
 def test_unknown_names_and_options():
