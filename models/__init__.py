@@ -14,6 +14,7 @@ from torch import nn
 
 from mita import registry
 
+from .segmentation import Segmenter
 from .vit import VisionTransformer
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -21,6 +22,13 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "deit_tiny": partial(VisionTransformer, embed_dim=192, depth=12, num_heads=3),
     "deit_small": partial(VisionTransformer, embed_dim=384, depth=12, num_heads=6),
     "deit_base": partial(VisionTransformer, embed_dim=768, depth=12, num_heads=12),
+    "segmenter": Segmenter,
+    "segmenter_tiny": partial(Segmenter, embed_dim=192, depth=12, num_heads=3, decoder_depth=3),
+    "segmenter_small": partial(Segmenter, embed_dim=384, depth=12, num_heads=6, decoder_depth=3),
+    "segmenter_base": partial(Segmenter, embed_dim=768, depth=12, num_heads=12, decoder_depth=6),
+    "segmenter_large": partial(
+        Segmenter, input_size=(3, 640, 640), embed_dim=1024, depth=24, num_heads=16, decoder_depth=9
+    ),
 }
 
 
@@ -38,4 +46,4 @@ def build(
     return registry.build("model", MODELS, name, **options)
 
 
-__all__ = ["MODELS", "VisionTransformer", "build"]
+__all__ = ["MODELS", "Segmenter", "VisionTransformer", "build"]
