@@ -136,8 +136,7 @@ def start_screen(
 def end_screen(record: Record, folder: Path) -> str:
     """What came out, in a few lines."""
     lines = {
-        "result": f"{record.metric} {record.metrics[record.metric]:.2f} at the end, "
-        f"{record.best['value']:.2f} at best (epoch {record.best['epoch']:g})",
+        "result": result_line(record),
         "speed": (f"{record.steps_per_second:.2f} steps/s, " if record.steps_per_second else "")
         + f"{record.peak_memory_mib:,.0f} MiB peak, {record.hours * 60:.1f} minutes",
         "run": str(folder),
@@ -148,6 +147,14 @@ def end_screen(record: Record, folder: Path) -> str:
     if record.short:
         lines["short"] = f"{'; '.join(record.short)}. A short run fills no cell of a table."
     return "\n".join(f"{title:>8}  {text}" for title, text in lines.items())
+
+
+def result_line(record: Record) -> str:
+    """The main metric, and the best round's."""
+    best, value = record.best, f"{record.metric} {record.metrics[record.metric]:.2f}"
+    if best.get("metric", record.metric) == record.metric:
+        return f"{value} at the end, {best['value']:.2f} at best (epoch {best['epoch']:g})"
+    return f"{value} with the weights of step {best['step']:,}, the best on {best['metric']} ({best['value']:.2f})"
 
 
 def table_with(name: str, results: Path) -> str:

@@ -57,7 +57,7 @@ def main(overrides: list[str]) -> None:
             model,
             task,
             dataset,
-            batch_size=machine.max_batch_per_device,
+            batch_size=machine.evaluation_batch(recipe),
             workers=machine.workers_beside(fabric.device.type),
             collate=data.collate,
         )

@@ -152,8 +152,14 @@ def mechanism_factory(config: DictConfig) -> Callable[[int, int], nn.Module]:
 
 
 def build_task_for(config: DictConfig, data: Data):
-    """The task: its loss and its metrics."""
+    """The task: its loss and its metrics. Raises ValueError when it reads what the items of the data do not have."""
     options = resolved(config.task)
+    missing = set(options.get("inputs", ())) - set(data.train[0])
+    if missing:
+        raise ValueError(
+            f"task.inputs names {', '.join(sorted(missing))}, but items of {data.name} hold {', '.join(data.train[0])}; "
+            "choose the recipe of that data set"
+        )
     return build_task(options.pop("name"), data.num_classes, **options)
 
 

@@ -85,20 +85,22 @@ def decided(fabric: Fabric, question: Callable[[], Any]) -> Any:
 def make_record(cfg: DictConfig, fabric: Fabric, model: nn.Module, task: Any, data: Data, result: Result) -> Record:
     """What the run was, what it ran on and what came out."""
     parameters, multiply_adds = experiment.model_cost(model, data)
-    metric = f"{next(iter(data.evaluate))}/{task.metric}"
+    selects, *held_out = data.evaluate
+    selected, metric = f"{selects}/{task.metric}", f"{(held_out or [selects])[-1]}/{task.metric}"
     commit, dirty = git_state()
     on_gpu = fabric.device.type == "cuda"
     return Record(
         experiment=cfg.experiment, name=cfg.name, seed=cfg.seed, short=result.short, task=cfg.task.name,
-        metric=metric, metrics={k: v for k, v in result.last.items() if k not in ("step", "epoch")},
-        best={"epoch": result.best["epoch"], "step": result.best["step"], "value": result.best[metric]},
+        metric=metric, metrics={k: v for k, v in result.last.items() if k not in ("step", "epoch")} | result.tested,
+        best={"metric": selected, "value": result.best[selected], **{k: result.best[k] for k in ("epoch", "step")}},
         epochs=result.epochs, steps=result.steps, steps_per_second=result.steps_per_second,
         peak_memory_mib=result.peak_memory_mib, hours=result.hours, parameters=parameters, multiply_adds=multiply_adds,
         config=experiment.resolved(cfg), commit=commit, dirty=dirty,
         device=torch.cuda.get_device_name(fabric.device) if on_gpu else "cpu", num_devices=fabric.world_size,
         precision=fabric.strategy.precision.precision, torch=torch.__version__,
         versions={name: version(name) for name in ("timm", "lightning-fabric", "numpy")},
-        data={"name": data.name, "fingerprint": data.fingerprint, "counts": data.counts}, switches=data.switches,
+        data={"name": data.name, "fingerprint": data.fingerprint, "counts": data.counts},
+        switches={**data.switches, **getattr(model, "switches", {})},
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
 

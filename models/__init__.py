@@ -14,10 +14,13 @@ from torch import nn
 
 from mita import registry
 
+from .lra import PairClassifier, SequenceClassifier
 from .segmentation import Segmenter
 from .vit import VisionTransformer
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
+    "lra": SequenceClassifier,
+    "lra_pair": PairClassifier,
     "vit": VisionTransformer,
     "deit_tiny": partial(VisionTransformer, embed_dim=192, depth=12, num_heads=3),
     "deit_small": partial(VisionTransformer, embed_dim=384, depth=12, num_heads=6),

@@ -30,7 +30,8 @@ class VisionTransformer(nn.Module):
         attention_init: "torch_default" (released MiTA-DeiT) or "trunc_normal" (DeiT, timm), see `init_weights`.
 
     Raises:
-        ValueError: the image size is no multiple of the patch size, or the width none of the number of heads.
+        ValueError: the items are no images, the image size is no multiple of the patch size, or the width none of the
+            number of heads.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class VisionTransformer(nn.Module):
         gradient_checkpointing: bool = False,
     ) -> None:
         super().__init__()
+        if len(input_size) != 3:
+            raise ValueError(f"this model reads images (channels, height, width), but an item is of shape {input_size}")
         norm = partial(nn.LayerNorm, eps=norm_eps)
         attention = partial(
             MultiHeadAttention, embed_dim, num_heads, mechanism_factory,

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import datasets
 import experiment
+from mita import MultiHeadAttention
 from mita.training import Machine, Recipe, RunFolder, fit, make_fabric
+
+from .random_items import random_data
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,23 +20,20 @@ ROOT = Path(__file__).parents[1]
 def test_two_steps_of_every_experiment(name, tmp_path):
     """On random tensors of the true shape, with the experiment's own model, attention, loss and optimiser."""
     config = experiment.compose([f"experiment={name}"])
-    digits = config.data.name == "digits"
-    size, channels, classes = (32, 1, 10) if digits else (224, 3, 1000)
-    data = datasets.build(
-        "synthetic", image_size=size, channels=channels, num_classes=classes, train_count=4, test_count=2
-    )
+    data = random_data(config)
     recipe = Recipe(**{**experiment.resolved(config.recipe), "batch_size": 2})
     machine = Machine("cpu", progress=False, max_steps=2)
     fabric = make_fabric(machine, recipe)
     folder = RunFolder(tmp_path)
     folder.open({})
     model, task = experiment.build_model(config, data), experiment.build_task_for(config, data)
-    before = model.blocks[0].attn.proj.weight.detach().clone()
+    weight = next(m for m in model.modules() if isinstance(m, MultiHeadAttention)).proj.weight
+    before = weight.detach().clone()
     result = fit(fabric, folder, model, task, data, recipe, machine, seed=0)
     assert result.steps == 2
     assert result.short
     assert result.last["train_loss"] > 0
-    assert not before.equal(model.blocks[0].attn.proj.weight)
+    assert not before.equal(weight)
 
 
 def train(tmp_path, *arguments: str) -> subprocess.CompletedProcess:

@@ -15,8 +15,10 @@ class Record:
     """One finished run.
 
     short: why it is no full run, as sentences; empty for a full run. Only full runs fill a table.
-    metric: the main metric, "<split>/<name>"; accuracies in percent. metrics: the last round; best: epoch, step and value of
-        the best round. hours: training with evaluation. steps_per_second: without evaluation and warm-up.
+    metric: the main metric, "<split>/<name>"; accuracies in percent. metrics: the last round's; where the best round was
+        selected on another split than that of `metric`, that of `metric` is the best round's, tested at the end.
+    best: epoch, step and value of the best round, and the metric that selected it.
+    hours: training with evaluation. steps_per_second: without evaluation and warm-up.
     multiply_adds: of one item. commit, dirty: of the code, None and False outside git. switches: legacy behaviours in force.
     """
 

@@ -18,6 +18,7 @@ class Recipe:
     warmup: epochs ("cosine") or steps ("onecycle", "poly"); warmup_lr: where it starts ("cosine").
     clip_norm, clip_value: gradient clipping, None for none.
     ema_decay: of the moving average of the weights, None for none.
+    best_from: step before which a checkpoint is kept as the best only until there is a later one.
     precision: "fp32", "bf16" or "fp16".
 
     Raises ValueError for lengths that do not fit together and for unknown names.
@@ -42,6 +43,7 @@ class Recipe:
     clip_norm: float | None = None
     clip_value: float | None = None
     ema_decay: float | None = None
+    best_from: int = 0
     precision: str = "fp32"
 
     def __post_init__(self) -> None:
@@ -66,6 +68,11 @@ class Recipe:
                 raise ValueError(
                     f"recipe.{name} must be one of {', '.join(allowed)}, but it is {getattr(self, name)!r}."
                 )
+        if self.schedule != "cosine" and self.steps is not None and self.warmup > self.steps:
+            raise ValueError(
+                f"recipe.warmup={self.warmup} is longer than recipe.steps={self.steps}; shorten both alike, or let "
+                "trainer.max_steps stop a run early"
+            )
         if self.schedule == "cosine" and self.epochs is None:
             raise ValueError(
                 "The cosine schedule is counted in epochs; give recipe.epochs, or choose onecycle or poly."
@@ -92,6 +99,10 @@ class Machine:
     max_batch_per_device: int = 256
     max_steps: int | None = None
     progress: bool = True
+
+    def evaluation_batch(self, recipe: Recipe) -> int:
+        """Items a device evaluates at once: no more than fit, and than a step of training takes."""
+        return min(self.max_batch_per_device, recipe.batch_size)
 
     def workers_beside(self, device: str) -> int:
         """How many processes read data for a device of type "cpu" or "cuda"."""

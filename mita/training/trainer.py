@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import resource
 import time
 from dataclasses import dataclass, field
@@ -32,10 +33,15 @@ class NonFiniteLoss(ValueError):
 
 @dataclass
 class Result:
-    """What a run came to. best and last hold "step", "epoch" and the metrics of that round, by name."""
+    """What a run came to.
+
+    best, last: "step", "epoch" and the metrics of that round, by name, on the split that selects.
+    tested: the metrics of the best round's weights on the other splits, by name; empty where there is none.
+    """
 
     best: dict
     last: dict
+    tested: dict
     steps: int
     epochs: float
     steps_per_second: float
@@ -82,6 +88,8 @@ class Trainer:
         self.total_steps = recipe.steps or recipe.epochs * per_pass
         self.round_steps = recipe.eval_every or per_pass
         self.stop = min(self.total_steps, machine.max_steps or self.total_steps)
+        self.selects, *self.held_out = data.evaluate
+        self.metric = f"{self.selects}/{task.metric}"
 
         self.model = model.to(fabric.device)
         self.ema = ModelEmaV3(self.model, decay=recipe.ema_decay) if recipe.ema_decay is not None else None
@@ -103,13 +111,17 @@ class Trainer:
         if self.step < self.stop:
             try:
                 self._rounds()
+                tested = self._test()
+                self._log(tested)
             except BaseException:
                 if self.fabric.is_global_zero:
                     self.folder.status = "failed"
                 raise
+        else:
+            tested = self._test()
         if self.fabric.is_global_zero:
             self.folder.status = "done" if self.step == self.total_steps else "short"
-        return self._result()
+        return self._result(tested)
 
     def _rounds(self) -> None:
         fabric = self.fabric
@@ -128,7 +140,9 @@ class Trainer:
             end = min(self.stop, (self.step // self.round_steps + 1) * self.round_steps)
             seed_everything(self.seed, MODEL, self.step, fabric.global_rank)
             loss = self._train_round(loader, end, progress)
-            values = {"epoch": round(self.step / self.batches.per_pass, 4), "train_loss": loss, **self._evaluate()}
+            ema = self.ema.module if self.ema else None
+            values = {"epoch": round(self.step / self.batches.per_pass, 4), "train_loss": loss}
+            values |= self._evaluate(self.selects, self.model, ema)
             self.seconds += time.perf_counter() - began
             self._finish_round(values, progress)
         progress.close()
@@ -192,32 +206,51 @@ class Trainer:
                 "try a lower recipe.lr, recipe.clip_norm=1.0 or recipe.precision=bf16."
             )
 
-    def _evaluate(self) -> dict[str, float]:
-        """Metrics of every split for the raw weights, and the main metric for the averaged ones."""
+    def _evaluate(self, split: str, model: nn.Module, ema: nn.Module | None) -> dict[str, float]:
+        """Metrics on a split of the raw weights, and of the averaged ones if there are any."""
         values = {}
-        for split, dataset in self.data.evaluate.items():
-            for prefix, model in (("", self.model), ("ema_", self.ema.module if self.ema is not None else None)):
-                if model is not None:
-                    metrics = evaluate(
-                        self.fabric, model, self.task, dataset, batch_size=self.machine.max_batch_per_device,
-                        workers=self.workers, collate=self.data.collate,
-                    )  # fmt: skip
-                    values |= {f"{split}/{prefix}{name}": value for name, value in metrics.items()}
+        for prefix, weights in (("", model), ("ema_", ema)):
+            if weights is not None:
+                metrics = evaluate(
+                    self.fabric, weights, self.task, self.data.evaluate[split],
+                    batch_size=self.machine.evaluation_batch(self.recipe), workers=self.workers, collate=self.data.collate,
+                )  # fmt: skip
+                values |= {f"{split}/{prefix}{name}": value for name, value in metrics.items()}
         return values
 
+    def _test(self) -> dict[str, float]:
+        """Metrics of the best round's weights on every split that did not select it."""
+        if not self.held_out:
+            return {}
+        state = load_checkpoint(self.folder.best, self.fabric.device)
+        models = []
+        for weights in (state["model"], state["ema"]):
+            models.append(None if weights is None else copy.deepcopy(self.model))
+            if weights is not None:
+                models[-1].load_state_dict(weights)
+        values = {}
+        for split in self.held_out:
+            values |= self._evaluate(split, *models)
+        return values
+
+    def _log(self, values: dict) -> None:
+        if values and self.fabric.is_global_zero:
+            for logger in self.loggers:
+                logger.log(values, self.step)
+
     def _finish_round(self, values: dict, progress: Progress) -> None:
-        metric = f"{next(iter(self.data.evaluate))}/{self.task.metric}"
+        metric = self.metric
         self.last = {"step": self.step, **values}
         sign = 1 if self.task.higher_is_better else -1
-        is_best = not self.best or sign * values[metric] > sign * self.best[metric]
+        too_early = self.best and self.best["step"] < self.recipe.best_from
+        is_best = not self.best or too_early or sign * values[metric] > sign * self.best[metric]
         if is_best:
             self.best = self.last
         if self.fabric.is_global_zero:
             if is_best:
                 weights = {"model": self.model.state_dict(), "ema": self.ema.module.state_dict() if self.ema else None}
                 save_checkpoint({**weights, "metrics": self.best}, self.folder.best)
-            for logger in self.loggers:
-                logger.log({**values, "lr": self.optimizer.param_groups[0]["lr"]}, self.step)
+            self._log({**values, "lr": self.optimizer.param_groups[0]["lr"]})
             save_checkpoint(self._state(), self.folder.last)
             progress.round(values, metric, is_best)
         self.fabric.barrier()
@@ -249,7 +282,7 @@ class Trainer:
         if self.fabric.device.type == "cuda":
             torch.cuda.synchronize(self.fabric.device)
 
-    def _result(self) -> Result:
+    def _result(self, tested: dict) -> Result:
         short = (
             [f"stopped at step {self.step} of {self.total_steps} (trainer.max_steps)"]
             if self.step < self.total_steps
@@ -262,7 +295,7 @@ class Trainer:
         else:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return Result(
-            best=self.best, last=self.last, steps=self.step, epochs=self.step / self.batches.per_pass,
+            best=self.best, last=self.last, tested=tested, steps=self.step, epochs=self.step / self.batches.per_pass,
             steps_per_second=self.timed_steps / self.train_seconds if self.train_seconds else 0.0,
             peak_memory_mib=peak, hours=self.seconds / 3600, short=short,
         )  # fmt: skip

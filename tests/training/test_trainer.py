@@ -9,7 +9,7 @@ import torch
 from mita.training import Machine, NonFiniteLoss, Recipe, RunFolder, load_checkpoint
 from mita.training.trainer import Trainer
 
-from .toy import Net, run, toy_data
+from .toy import Net, Toy, run, toy_data
 
 RECIPES = {
     "cosine": Recipe(batch_size=8, epochs=4, lr=0.05, schedule="cosine", warmup=1, ema_decay=0.9),
@@ -130,6 +130,32 @@ def test_the_best_checkpoint_is_of_the_best_round(tmp_path):
     assert all("test/ema_top1" in line for line in lines)
 
 
+def test_the_best_weights_are_tested_once_on_the_splits_that_do_not_select(tmp_path):
+    """LRA: the checkpoint is chosen on "dev"; "test" is seen at the end, with that checkpoint."""
+    data, both = toy_data(), {"dev": Toy(n=10, noise=0.0), "test": Toy(n=17, noise=0.0)}
+    data = replace(data, evaluate=both)
+    result, _ = run(tmp_path, RECIPES["cosine"], data=data)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [("dev/top1" in line, "test/top1" in line) for line in lines] == [(True, False)] * 4 + [(False, True)]
+    assert not any(key.startswith("test/") for key in result.last)
+    model = Net()
+    for key, name in (("model", "test/top1"), ("ema", "test/ema_top1")):
+        model.load_state_dict(load_checkpoint(tmp_path / "best.ckpt")[key])
+        items = [both["test"][i] for i in range(17)]
+        right = sum(int(model.eval()(item["image"][None]).argmax() == item["target"]) for item in items)
+        assert result.tested[name] == pytest.approx(100 * right / 17)
+        assert set(result.tested) == {f"test/{p}{m}" for p in ("", "ema_") for m in ("loss", "top1", "top5")}
+
+
+def test_the_best_checkpoint_can_be_one_of_the_later_ones_only(tmp_path):
+    """Skyformer keeps checkpoints after a fifth of the steps."""
+    recipe = replace(RECIPES["poly in steps"], eval_every=4, best_from=9)
+    result, _ = run(tmp_path, recipe)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert result.best["test/top1"] == max(line["test/top1"] for line in lines if line["step"] >= 9)
+    assert result.best["step"] >= 9
+
+
 def test_ema_is_the_average_of_the_weights(tmp_path):
     """decay 0 copies the weights, decay 1 keeps the first ones."""
     for decay in (0.0, 1.0):
@@ -159,5 +185,7 @@ def test_a_recipe_has_epochs_or_steps():
         Recipe(batch_size=8)
     with pytest.raises(ValueError, match="eval_every"):
         Recipe(batch_size=8, steps=10, schedule="poly")
+    with pytest.raises(ValueError, match="warmup=11 is longer than recipe.steps=10"):
+        Recipe(batch_size=8, steps=10, eval_every=5, schedule="onecycle", warmup=11)
     with pytest.raises(ValueError, match="schedule must be one of"):
         Recipe(batch_size=8, epochs=1, schedule="cosin")
