@@ -160,7 +160,7 @@ def result_line(record: Record) -> str:
 def table_with(name: str, results: Path) -> str:
     """Where the table that holds an experiment is, and the table itself if it is small enough for a terminal."""
     for table in TABLES:
-        if name in (row.experiment for row in table.rows):
+        if name in table.experiments:
             path = results / "tables" / f"{table.name}.md"
             text = f"   table  {path}"
             return f"{text}\n\n{path.read_text()}" if path.exists() and len(table.rows) <= 4 else text

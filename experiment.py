@@ -32,9 +32,11 @@ import models
 from datasets import Data
 from mita import mechanisms
 from mita.registry import unknown
-from mita.reporting.specs import TABLES
+from mita.reporting.records import Record
+from mita.reporting.specs import TABLES, Table
 from mita.reporting.tables import render_all
 from mita.training import Machine, Recipe, build_task
+from mita.training.run_folder import differences
 from mita.training.tasks import TASKS
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -193,10 +195,24 @@ def model_cost(model: nn.Module, data: Data) -> tuple[int, int]:
 
 
 def write_tables(results: Path, check: bool = False) -> list[Path]:
-    """Render every table from `results/records` into `results/tables`; returns what changed (see `render_all`)."""
-    names = {row.experiment for table in TABLES for row in table.rows}
+    """Render every table from the records in `results` into `results/tables`; returns what changed (see `render_all`)."""
+    names = {name for table in TABLES if isinstance(table, Table) for name in table.experiments}
     costs = {name: cost_of(compose([f"experiment={name}"])) for name in names}
-    return render_all(results / "records", REPORTED, costs, results / "tables", check)
+    return render_all(results, REPORTED, costs, changes, check)
+
+
+def changes(record: Record) -> dict[str, tuple]:
+    """Settings in which a run differs from the experiment it is named after: key to (the experiment's, the run's).
+
+    What only concerns the machine, and keys that one of the two does not have, are left out.
+    """
+    chosen = record.name.split(",")[1:] if record.name.startswith(f"{record.experiment},") else []
+    try:
+        own = resolved(compose([f"experiment={record.experiment}", *chosen]))
+    except ValueError:
+        return {"experiment": (None, record.experiment)}
+    both = _keys(own).keys() & _keys(record.config).keys() - {"name", "seed"}
+    return {key: pair for key, pair in differences(own, record.config).items() if key in both}
 
 
 def _model(config: DictConfig, input_size: tuple[int, ...], num_classes: int) -> nn.Module:

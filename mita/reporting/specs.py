@@ -4,51 +4,122 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+Reported = str | tuple[str, str] | None
+
 
 @dataclass(frozen=True)
 class Row:
-    """A row: its label, the experiment that measures it, and the keys of the reported numbers in `reported.yaml`.
+    """A row: its label, the experiment that measures it, and where in its table's section of `reported.yaml` the paper's
+    numbers for it are.
 
-    reported: (columns holding the row's names and their values, column of the result, column of the FLOPs or None).
+    names: the first cells of the paper's row.
+    result, gflops, parameters: where the paper's result, its FLOPs (in 10^9 multiply-adds) and its parameters (in millions)
+        are: a column of that row, a pair (mapping, key) elsewhere in the section, or None where nothing is reported.
     """
 
     label: str
     experiment: str
     names: tuple[str, ...] = ()
-    result: str | None = None
-    gflops: str | None = None
+    result: Reported = None
+    gflops: Reported = None
+    parameters: Reported = None
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table: file name, title, the key of its reported numbers, and its rows."""
+    """A table with a row an experiment.
+
+    reported: the section of `reported.yaml`, None for a table of this project's own.
+    measure: what the results are, for the text under the table.
+    """
 
     name: str
     title: str
     reported: str | None
     rows: tuple[Row, ...]
+    measure: str = "Top-1 in %"
+
+    @property
+    def experiments(self) -> tuple[str, ...]:
+        return tuple(row.experiment for row in self.rows)
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """A row of a table over tasks: a label, the run's name with {} for the task, the key of the paper's numbers or None."""
+
+    label: str
+    run: str
+    reported: str | None = None
+
+
+@dataclass(frozen=True)
+class TaskTable:
+    """A table with a row a mechanism and a column a task (Table 5).
+
+    tasks: name in run names to its title. fused, naive: labels of the rows that speed is set against.
+    small: further experiments, whose short runs are listed under the table.
+    """
+
+    name: str
+    title: str
+    tasks: dict[str, str]
+    rows: tuple[TaskRow, ...]
+    fused: str
+    naive: str
+    small: tuple[str, ...] = ()
+
+    @property
+    def experiments(self) -> tuple[str, ...]:
+        names = {row.run.format(task).split(",")[0] for row in self.rows for task in self.tasks}
+        return (*sorted(names), *self.small)
 
 
 def _deit(size: str, letter: str) -> tuple[Row, ...]:
-    rows = [
-        ("softmax", "standard", ("standard", "none")),
-        ("mita", "MiTA", ("mita", "none")),
-        ("mita_released", "MiTA, as released", ("mita", "none")),
-        ("mita_dwc", "MiTA + DWC", ("mita", "dwc")),
+    small = letter == "s"
+    rows = [  # experiment, label, names of the paper's row, its keys in the two mappings of the release's model zoo
+        ("softmax", "standard", ("standard", "none"), None, None),
+        ("mita", "MiTA", ("mita", "none"), "mita", f"mita_{size.lower()}"),
+        ("mita_released", "MiTA, as released", ("mita", "none"), "mita", f"mita_{size.lower()}"),
+        ("mita_dwc", "MiTA + DWC", ("mita", "dwc"), "mita_dwc", None),
     ]
-    if letter == "s":
-        rows.append(("mita_dwc_gate", "MiTA + DWC + gate", ("mita", "dwc+gate")))
-    gflops = "small_gflops" if letter == "s" else None
+    if small:
+        rows.append(("mita_dwc_gate", "MiTA + DWC + gate", ("mita", "dwc+gate"), None, None))
     return tuple(
-        Row(f"DeiT-{size}, {label}", f"deit_{letter}_{name}", names, f"{size.lower()}_top1", gflops)
-        for name, label, names in rows
-    )
+        Row(
+            f"DeiT-{size}, {label}", f"deit_{letter}_{name}", names, f"{size.lower()}_top1",
+            "small_gflops" if small else zoo and ("tiny_gflops", zoo), parameters and ("parameters_m", parameters),
+        )
+        for name, label, names, zoo, parameters in rows
+    )  # fmt: skip
 
 
-TABLES = (
+TABLES: tuple[Table | TaskTable, ...] = (
     Table(
         "table2_deit", "Table 2: ImageNet-1K, 300 epochs from scratch", "imagenet_1k_deit",
         _deit("Tiny", "t") + _deit("Small", "s"),
+    ),
+    TaskTable(
+        "table5_lra", "Table 5: Long Range Arena",
+        {
+            "listops": "ListOps (2K)", "text": "Text (4K)", "retrieval": "Retrieval (4K)", "image": "Image (1K)",
+            "pathfinder": "Pathfinder (1K)",
+        },
+        (
+            TaskRow("standard, fused", "lra_{}_softmax", "standard"),
+            TaskRow("standard, naive", "lra_{},attention=softmax_naive", "standard"),
+            TaskRow("linear", "lra_{},attention=linear"),
+            TaskRow("Linformer", "lra_{},attention=linformer"),
+            TaskRow("Reformer", "lra_{},attention=reformer"),
+            TaskRow("Performer", "lra_{},attention=performer"),
+            TaskRow("Nyströmformer", "lra_{},attention=nystromformer"),
+            TaskRow("agent", "lra_{},attention=agent", "agent"),
+            TaskRow("MoBA, route only", "lra_{},attention=moba", "moba_route_only"),
+            TaskRow("MiTA, route only", "lra_{},attention=mita_route", "mita_route_only"),
+            TaskRow("MiTA, compress only", "lra_{},attention=mita_compress"),
+            TaskRow("MiTA", "lra_{}_mita", "mita"),
+        ),
+        fused="standard, fused", naive="standard, naive", small=("listops_short_mita",),
     ),
     Table(
         "digits", "Handwritten digits (scikit-learn), a 4-layer ViT", None,

@@ -2,151 +2,146 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import yaml
 
 from .records import Record, load_all
-from .specs import TABLES, Row, Table
+from .sheet import Block, Sheet, beside, over_seeds, text
+from .specs import TABLES, Reported, Row, Table, TaskTable
+from .task_table import task_sheet
 
 COLUMNS = (
-    "row", "experiment", "parameters", "multiply_adds", "reported_gflops", "gflops_difference",
+    "row", "experiment", "parameters", "reported_parameters_m", "parameters_difference_m",
+    "multiply_adds", "reported_gflops", "gflops_difference",
     "reported", "measured", "difference", "sd", "seeds", "best", "steps_per_second",
+)  # fmt: skip
+HEAD = (
+    "row", "params (M)", "reported M", "G multiply-adds", "reported G", "reported", "measured", "difference", "best round",
+    "steps/s",
 )  # fmt: skip
 
 
 def render_all(
-    records: Path | str,
+    results: Path | str,
     reported: Path | str,
     costs: Mapping[str, tuple[int, int]],
-    out: Path | str,
+    changes: Callable[[Record], Mapping],
     check: bool = False,
 ) -> list[Path]:
-    """Write every table as md, csv and tex; returns the files that changed (with `check`, that would, writing nothing).
+    """Write every table as md, csv and tex into `results`/tables from `results`/records and `results`/controls.
 
-    costs: experiment to (parameters, multiply-adds of one item).
+    Args:
+        results: folder of records, controls and tables.
+        reported: file of the paper's numbers.
+        costs: experiment to (parameters, multiply-adds of one item), for tables with a row an experiment.
+        changes: what a run's settings have that those of the experiment it is named after have not, by key.
+        check: write nothing.
+
+    Returns:
+        the files that changed, or that would.
     """
-    runs, paper, stale = load_all(records), yaml.safe_load(Path(reported).read_text()), []
+    results = Path(results)
+    paper = yaml.safe_load(Path(reported).read_text())
+    controls = {path.stem: json.loads(path.read_text()) for path in sorted((results / "controls").glob("*.json"))}
+    runs = load_all(results / "records")
+    changed = {id(run): dict(changes(run)) for run in runs}
+    full = [run for run in runs if not run.short and not changed[id(run)]]
+    stale = []
     for table in TABLES:
-        rows = [fill(row, table, runs, paper, costs) for row in table.rows]
-        short = [run for run in runs if run.short and run.experiment in {row.experiment for row in table.rows}]
-        for suffix, text in (("md", markdown(table, rows, short)), ("csv", to_csv(rows)), ("tex", latex(table, rows))):
-            path = Path(out) / f"{table.name}.{suffix}"
-            if not path.exists() or path.read_text() != text:
+        if isinstance(table, TaskTable):
+            sheet = task_sheet(table, full, paper, controls)
+        else:
+            sheet = run_sheet(table, full, paper, costs)
+        others = others_note([run for run in runs if run.experiment in table.experiments], changed, controls)
+        sheet = Sheet(sheet.title, sheet.blocks, sheet.columns, sheet.raw, (*sheet.notes, *others))
+        for suffix, content in sheet.texts().items():
+            path = results / "tables" / f"{table.name}.{suffix}"
+            if not path.exists() or path.read_text() != content:
                 stale.append(path)
                 if not check:
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_text(text)
+                    path.write_text(content)
     return stale
 
 
-def fill(row: Row, table: Table, runs: list[Record], paper: dict, costs: Mapping[str, tuple[int, int]]) -> dict:
-    """The raw values of a row: None where nothing is reported or measured. Only full runs of the experiment itself count.
+def others_note(runs: list[Record], changed: Mapping[int, dict], controls: Mapping[str, dict]) -> list[str]:
+    """The runs that fill no cell, and why, with the control of the same data where there is one."""
+    lines = []
+    for run in runs:
+        settings = [f"{key} = {mine!r} in place of {own!r}" for key, (own, mine) in changed[id(run)].items()]
+        why = [*run.short, *settings]
+        if why:
+            control = controls.get(run.experiment, {}).get("first_token")
+            aside = "" if control is None else f", where the first token alone gives {control:.2f}"
+            lines.append(f"- {run.name}, seed {run.seed}: {run.metrics[run.metric]:.2f}{aside} ({'; '.join(why)})")
+    return ["Short runs and runs of other settings, which fill no cell:", "\n".join(lines)] if lines else []
+
+
+def run_sheet(table: Table, full: list[Record], paper: dict, costs: Mapping[str, tuple[int, int]]) -> Sheet:
+    """A table with a row an experiment."""
+    rows = [fill(row, table, full, paper, costs) for row in table.rows]
+    note = (
+        f"{table.measure}. Reported: by the paper's authors. Measured: by this project, from `results/records`, at the end of "
+        "training, mean ± sd over seeds; best round: chosen on the test split, as the paper does. Multiply-adds and "
+        "parameters are computed, beside those reported with the difference."
+    )
+    return Sheet(table.title, [Block(HEAD, [_cells(row) for row in rows])], COLUMNS, rows, [note])
+
+
+def fill(row: Row, table: Table, full: list[Record], paper: dict, costs: Mapping[str, tuple[int, int]]) -> dict:
+    """The raw values of a row: None where nothing is reported or measured. Only runs of the experiment itself count.
 
     measured: mean of the main metric at the end of training over seeds; best: mean of the best round's.
     """
-    full = [run for run in runs if run.name == row.experiment and not run.short]
-    last, best = ([run.metrics[run.metric] for run in full], [run.best["value"] for run in full])
+    own = [run for run in full if run.name == row.experiment]
+    last, best = ([run.metrics[run.metric] for run in own], [run.best["value"] for run in own])
     parameters, multiply_adds = costs[row.experiment]
-    reported, gflops = lookup(paper, table, row, row.result), lookup(paper, table, row, row.gflops)
+    reported, gflops, millions = (
+        lookup(paper, table, row, where) for where in (row.result, row.gflops, row.parameters)
+    )
     measured = statistics.fmean(last) if last else None
     return {
-        "row": row.label, "experiment": row.experiment, "parameters": parameters, "multiply_adds": multiply_adds,
-        "reported_gflops": gflops, "gflops_difference": None if gflops is None else multiply_adds / 1e9 - gflops,
+        "row": row.label, "experiment": row.experiment,
+        "parameters": parameters, "reported_parameters_m": millions,
+        "parameters_difference_m": None if millions is None else parameters / 1e6 - millions,
+        "multiply_adds": multiply_adds, "reported_gflops": gflops,
+        "gflops_difference": None if gflops is None else multiply_adds / 1e9 - gflops,
         "reported": reported, "measured": measured,
         "difference": None if None in (reported, measured) else measured - reported,
-        "sd": statistics.stdev(last) if len(last) > 1 else None, "seeds": len(full),
+        "sd": statistics.stdev(last) if len(last) > 1 else None, "seeds": len(own),
         "best": statistics.fmean(best) if best else None,
-        "steps_per_second": statistics.fmean(run.steps_per_second for run in full) if full else None,
+        "steps_per_second": statistics.fmean(run.steps_per_second for run in own) if own else None,
     }  # fmt: skip
 
 
-def lookup(paper: dict, table: Table, row: Row, column: str | None) -> float | None:
-    """The reported number of a row's column, None where the paper's sources give none."""
-    if table.reported is None or column is None:
+def lookup(paper: dict, table: Table, row: Row, where: Reported) -> float | None:
+    """The reported number `where` of a row (see `Row`), None where the paper's sources give none.
+
+    Raises ValueError when reported.yaml does not have what the row names.
+    """
+    if table.reported is None or where is None:
         return None
     section = paper[table.reported]
+    if isinstance(where, tuple):
+        mapping, key = where
+        if key not in section.get(mapping, {}):
+            raise ValueError(f"reported.yaml has no {mapping}.{key} in {table.reported}.")
+        return section[mapping][key]
     for cells in section["rows"]:
         if tuple(cells[: len(row.names)]) == row.names:
-            return cells[section["columns"].index(column)]
+            return cells[section["columns"].index(where)]
     raise ValueError(f"reported.yaml has no row {row.names} in {table.reported}.")
 
 
-def _text(value: float | None, form: str = ".2f") -> str:
-    return "" if value is None else format(value, form)
-
-
-HEAD = (
-    "row",
-    "params (M)",
-    "G multiply-adds",
-    "reported G",
-    "reported",
-    "measured",
-    "difference",
-    "best round",
-    "steps/s",
-)
-
-
 def _cells(row: dict) -> list[str]:
-    measured = _text(row["measured"])
-    if row["sd"] is not None:
-        measured += f" ± {row['sd']:.2f} ({row['seeds']} seeds)"
-    elif row["seeds"]:
-        measured += " (1 seed)"
-    gflops = _text(row["reported_gflops"], ".1f")
-    if gflops:
-        gflops += f" ({row['gflops_difference']:+.3f})"
     return [
-        row["row"], f"{row['parameters'] / 1e6:.2f}", f"{row['multiply_adds'] / 1e9:.4f}", gflops, _text(row["reported"], ".1f"),
-        measured, _text(row["difference"], "+.2f"), _text(row["best"]), _text(row["steps_per_second"]),
+        row["row"],
+        f"{row['parameters'] / 1e6:.2f}", beside(row["reported_parameters_m"], row["parameters_difference_m"], ".1f", "+.2f"),
+        f"{row['multiply_adds'] / 1e9:.4f}", beside(row["reported_gflops"], row["gflops_difference"], ".1f", "+.3f"),
+        text(row["reported"], ".1f"), over_seeds(row["measured"], row["sd"], row["seeds"]), text(row["difference"], "+.2f"),
+        text(row["best"]), text(row["steps_per_second"]),
     ]  # fmt: skip
-
-
-def markdown(table: Table, rows: list[dict], short: list[Record]) -> str:
-    """The table for readers; short runs are listed under it and fill no cell."""
-    lines = [f"# {table.title}", "", f"| {' | '.join(HEAD)} |", "|" + " --- |" * len(HEAD)]
-    lines += [f"| {' | '.join(_cells(row))} |" for row in rows]
-    lines += [
-        "",
-        "Top-1 in %. Reported: by the paper's authors. Measured: by this project, from `results/records`, at the end of "
-        "training, mean ± sd over seeds; best round: chosen on the test split, as the paper does. Multiply-adds and "
-        "parameters are computed.",
-    ]
-    if short:
-        lines += ["", "Short runs, which fill no cell:", ""]
-        lines += [
-            f"- {run.name}, seed {run.seed}: {run.metrics[run.metric]:.2f} ({'; '.join(run.short)})" for run in short
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def to_csv(rows: list[dict]) -> str:
-    """Raw numbers."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
-
-
-def latex(table: Table, rows: list[dict]) -> str:
-    """A tabular with booktabs rules."""
-    lines = [f"% {table.title}", rf"\begin{{tabular}}{{l{'r' * (len(HEAD) - 1)}}}", r"\toprule"]
-    lines += [" & ".join(map(_escape, HEAD)) + r" \\", r"\midrule"]
-    lines += [" & ".join(map(_escape, _cells(row))) + r" \\" for row in rows]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-def _escape(text: str) -> str:
-    return text.translate(_TEX)
-
-
-_TEX = str.maketrans({plain: "\\" + plain for plain in "%_&#${}"}) | str.maketrans({
-    "\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "±": r"$\pm$",
-})  # fmt: skip

@@ -5,15 +5,21 @@ import dataclasses
 import io
 import json
 import statistics
+from dataclasses import replace
 
 import pytest
 
 from mita.reporting.records import Record, git_state, load_all, record_name
-from mita.reporting.specs import TABLES
-from mita.reporting.tables import _escape, render_all
+from mita.reporting.sheet import escape
+from mita.reporting.specs import TABLES, Row, Table
+from mita.reporting.tables import lookup, render_all
 
 REPORTED = "results/paper/reported.yaml"
-COSTS = {row.experiment: (5_717_416, 1_142_934_528) for table in TABLES for row in table.rows}
+COSTS = {name: (5_717_416, 1_142_934_528) for table in TABLES if isinstance(table, Table) for name in table.experiments}
+
+
+def render(folder, costs=COSTS, changes=lambda run: {}, check=False):
+    return render_all(folder.parent, REPORTED, costs, changes, check)
 
 
 def record(name: str, seed: int, top1: float, short: tuple[str, ...] = ()) -> Record:
@@ -41,7 +47,7 @@ def rows(folder) -> dict[str, dict]:
 
 
 def test_mean_and_sd_over_seeds_beside_what_is_reported(records, tmp_path):
-    render_all(records, REPORTED, COSTS, tmp_path / "tables")
+    render(records)
     row = rows(tmp_path / "tables")["deit_t_mita"]
     assert float(row["measured"]) == statistics.fmean((70.0, 71.0, 73.0))
     assert float(row["sd"]) == pytest.approx(1.527525, abs=1e-6)
@@ -53,7 +59,7 @@ def test_mean_and_sd_over_seeds_beside_what_is_reported(records, tmp_path):
 
 
 def test_short_and_overridden_runs_fill_no_cell(records, tmp_path):
-    render_all(records, REPORTED, COSTS, tmp_path / "tables")
+    render(records)
     table = rows(tmp_path / "tables")
     assert table["deit_s_mita"]["measured"] == ""
     assert table["deit_s_softmax"]["measured"] == ""
@@ -62,26 +68,57 @@ def test_short_and_overridden_runs_fill_no_cell(records, tmp_path):
 
 def test_flops_have_their_own_difference(records, tmp_path):
     costs = {**COSTS, "deit_s_mita": (22_050_664, 4_377_384_960)}
-    render_all(records, REPORTED, costs, tmp_path / "tables")
+    render(records, costs)
     row = rows(tmp_path / "tables")["deit_s_mita"]
     assert float(row["gflops_difference"]) == pytest.approx(4.37738496 - 4.4)
     assert "4.4 (-0.023)" in (tmp_path / "tables/table2_deit.md").read_text()
 
 
+def test_what_the_release_reports_apart_from_the_table_is_beside_what_is_computed(records, tmp_path):
+    """The model zoo's parameters, and its FLOPs of DeiT-Tiny."""
+    render(records)
+    row = rows(tmp_path / "tables")["deit_t_mita"]
+    assert (float(row["reported_gflops"]), float(row["reported_parameters_m"])) == (1.1, 5.7)
+    assert float(row["parameters_difference_m"]) == pytest.approx(0.017416)
+    assert rows(tmp_path / "tables")["deit_t_softmax"]["reported_gflops"] == ""
+    assert float(rows(tmp_path / "tables")["deit_s_mita"]["reported_parameters_m"]) == 22
+    assert "| 5.72 | 5.7 (+0.02) | 1.1429 | 1.1 (+0.043) |" in (tmp_path / "tables/table2_deit.md").read_text()
+
+
+def test_a_row_that_names_what_is_not_reported_is_refused():
+    paper = {"part": {"columns": ["a", "top1"], "rows": [["x", 1.0]], "sizes": {"x": 2.0}}}
+    table = Table("t", "T", "part", ())
+    row = Row("x", "x", ("x",))
+    assert lookup(paper, table, row, "top1") == 1.0 and lookup(paper, table, row, ("sizes", "x")) == 2.0
+    assert lookup(paper, table, row, None) is None
+    for wrong in (replace(row, names=("y",)), row):
+        with pytest.raises(ValueError, match="reported.yaml has no"):
+            lookup(paper, table, wrong, "top1" if wrong.names == ("y",) else ("sizes", "y"))
+
+
+def test_a_run_of_other_settings_fills_no_cell_and_is_named(records, tmp_path):
+    """A switch or a learning rate given on the command line leaves the run's name as it is."""
+    changed = {"deit_t_softmax": {"recipe.lr": (0.001, 0.01)}}
+    render(records, changes=lambda run: changed.get(run.name, {}))
+    assert rows(tmp_path / "tables")["deit_t_softmax"]["measured"] == ""
+    note = "- deit_t_softmax, seed 0: 72.50 (recipe.lr = 0.01 in place of 0.001)"
+    assert note in (tmp_path / "tables/table2_deit.md").read_text()
+
+
 def test_check_names_what_is_stale_and_writes_nothing(records, tmp_path):
     out = tmp_path / "tables"
-    assert len(render_all(records, REPORTED, COSTS, out, check=True)) == 3 * len(TABLES)
+    assert len(render(records, check=True)) == 3 * len(TABLES)
     assert not out.exists()
-    render_all(records, REPORTED, COSTS, out)
-    assert render_all(records, REPORTED, COSTS, out, check=True) == []
+    render(records)
+    assert render(records, check=True) == []
     record("deit_s_mita", 0, 79.0).save(records / "new.json")
-    assert {path.name for path in render_all(records, REPORTED, COSTS, out, check=True)} == {
+    assert {path.name for path in render(records, check=True)} == {
         "table2_deit.md", "table2_deit.csv", "table2_deit.tex"
     }  # fmt: skip
 
 
 def test_latex_is_escaped(records, tmp_path):
-    render_all(records, REPORTED, COSTS, tmp_path / "tables")
+    render(records)
     text = (tmp_path / "tables/table2_deit.tex").read_text()
     assert r"$\pm$" in text
     assert text.count(r"\\") == len(TABLES[0].rows) + 1
@@ -121,8 +158,8 @@ def test_a_value_that_no_table_can_read_is_refused_on_loading(key, value, tmp_pa
 
 
 def test_every_special_sign_of_latex_is_escaped():
-    assert _escape("a_b & 50% #1 ${x}") == r"a\_b \& 50\% \#1 \$\{x\}"
-    assert _escape("\\^~±") == r"\textbackslash{}\textasciicircum{}\textasciitilde{}$\pm$"
+    assert escape("a_b & 50% #1 ${x}") == r"a\_b \& 50\% \#1 \$\{x\}"
+    assert escape("\\^~±") == r"\textbackslash{}\textasciicircum{}\textasciitilde{}$\pm$"
 
 
 def test_git_state_is_a_commit_or_nothing():
