@@ -10,7 +10,11 @@ import importlib
 import torch
 from torch import Tensor
 
-MODULES = {"eager": "mita.attention.eager", "triton": "mita.attention.triton.op"}
+MODULES = {
+    "eager": "mita.attention.eager",
+    "native": "mita.attention.native.op",
+    "triton": "mita.attention.triton.op",
+}
 
 
 def _module(backend: str):

@@ -5,9 +5,10 @@ import torch
 
 from mita import mita_attention
 from mita.attention import eager
+from mita.attention.native import library
 from mita.attention.reference import reference_attention
 
-from .cases import CASES
+from .cases import CASES, Case
 
 
 def run(tensors, options, **more):
@@ -17,7 +18,7 @@ def run(tensors, options, **more):
     return o, routing, [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, grads, strict=True)]
 
 
-def check(case, tolerance, dtype, **more):
+def check_against_reference(case, tolerance, dtype, **more):
     tensors, options = case.tensors(dtype)
     o, routing, grads = run(tensors, options, **more)
     wide = [t.detach().double().requires_grad_() for t in tensors]
@@ -34,7 +35,7 @@ def check(case, tolerance, dtype, **more):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_eager_equals_the_reference_in_float64(case):
-    check(case, 1e-10, torch.float64, backend="eager")
+    check_against_reference(case, 1e-10, torch.float64, backend="eager")
     tensors, options = case.tensors()
     _, routing, _ = run(tensors, options, backend="eager")
     _, expected = reference_attention(*tensors, **options)
@@ -44,7 +45,63 @@ def test_eager_equals_the_reference_in_float64(case):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_eager_in_float32(case):
-    check(case, 1e-5, torch.float32, backend="eager")
+    check_against_reference(case, 1e-5, torch.float32, backend="eager")
+
+
+needs_a_compiler = pytest.mark.skipif(library.compiler() is None, reason="no C++ compiler")
+ONE_EXPERT = [c for c in CASES if c.options.get("experts_per_query", 1) == 1]
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("case", ONE_EXPERT, ids=lambda case: case.name)
+def test_native_in_float32(case):
+    check_against_reference(case, 1e-5, torch.float32, backend="native")
+    tensors, options = case.tensors(torch.float32)
+    _, routing, _ = run(tensors, options, backend="native")
+    _, expected = reference_attention(*tensors, **options)
+    if case.kind in ("zeros", "duplicates", "equal keys"):  # scores are exact, so ties are ties
+        assert torch.equal(routing.selected, expected.selected)
+        assert torch.equal(routing.experts, expected.experts)
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("sizes", [(700, 40, 50, 64), (600, 100, 3, 96), (300, 7, 290, 33)], ids=str)
+def test_native_on_many_keys(sizes):
+    """Longer than its blocks of keys, tiles of queries and lists of candidates; the same to the bit on any number of threads."""
+    N, m, top_k, d = sizes
+    case = Case("long", B=1, H=3, Nq=N, m=m, d=d, options={"top_k": top_k}, key_lengths=(N - 21,))
+    check_against_reference(case, 1e-5, torch.float32, backend="native")
+    tensors, options = case.tensors(torch.float32)
+    threads, results = torch.get_num_threads(), []
+    try:
+        for number in (1, 2, 9):
+            torch.set_num_threads(number)
+            o, _, grads = run(tensors, options, backend="native")
+            results.append([o, *grads])
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
+
+
+@needs_a_compiler
+def test_native_with_what_is_not_finite_never_crashes():
+    tensors, options = CASES[0].tensors(torch.float32)
+    for value in (torch.nan, torch.inf, -torch.inf):
+        for i in range(4):
+            odd = [t.detach().clone() for t in tensors]
+            odd[i][0, 0, 1] = value
+            o, routing = mita_attention(*odd, **options, backend="native", return_routing=True)
+            assert o[1].isfinite().all() and routing.selected.max() < 37 and routing.experts.max() < 5
+
+
+def test_native_says_what_it_needs(monkeypatch, tmp_path):
+    tensors, options = CASES[0].tensors(torch.float64)
+    with pytest.raises(ValueError, match="computes in float32, but the tensors are float64"):
+        mita_attention(*tensors, **options, backend="native")
+    monkeypatch.setattr(library, "path", lambda: tmp_path / "none.so")
+    monkeypatch.setattr(library, "compiler", lambda: None)
+    with pytest.raises(ValueError, match="install g\\+\\+ or set CXX"):
+        mita_attention(*(t.float() for t in tensors), **options, backend="native")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -52,16 +109,17 @@ def test_eager_in_small_tiles(case, monkeypatch):
     """Cutting the work differently, down to single rows, changes nothing: streaming top-k, merged landmark values."""
     for limit in ("TILE_SCORES", "PROBE_SCORES", "GROUP_SCORES"):
         monkeypatch.setattr(eager, limit, 12)
-    check(case, 1e-10, torch.float64, backend="eager")
+    check_against_reference(case, 1e-10, torch.float64, backend="eager")
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.Nq <= 64], ids=lambda case: case.name)
+@pytest.mark.parametrize("backend", ["eager", pytest.param("native", marks=needs_a_compiler)])
+@pytest.mark.parametrize("case", ONE_EXPERT, ids=lambda case: case.name)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_types_err_no_more_than_twice_pytorch(case, dtype):
+def test_half_types_err_no_more_than_twice_pytorch(case, dtype, backend):
     """The error against float64 is at most twice that of the dense equations in the same type by PyTorch's own softmax."""
     tensors, options = case.tensors(dtype)
     with torch.no_grad():
-        o, routing = mita_attention(*tensors, **options, backend="eager", return_routing=True)
+        o, routing = mita_attention(*tensors, **options, backend=backend, return_routing=True)
         exact, _ = reference_attention(*(t.double() for t in tensors), **options, routing=routing)
         rounded = exact.to(dtype).double()  # the least error that any result in this type can have
     error, least = (o.double() - exact).abs(), (rounded - exact).abs()
@@ -90,3 +148,13 @@ def test_an_operator_that_pytorch_can_trace():
     mask = torch.arange(37).expand(2, -1) < 20
     torch.library.opcheck(op, (*tensors, mask, None, 6, 2, 0.5, 0.7, "route", "eager"))
     torch.library.opcheck(op, (*tensors, None, None, 0, 0, 0.5, 1.0, "compress", "eager"))
+    if library.compiler():
+        torch.library.opcheck(op, (*tensors, mask, None, 6, 1, 0.5, 0.7, "both", "native"))
+
+
+@pytest.fixture(autouse=True)
+def memory_that_nobody_wrote_is_nan():
+    """So that a backend which reads what it should have written first is found out."""
+    torch.use_deterministic_algorithms(True)  # fills torch.empty
+    yield
+    torch.use_deterministic_algorithms(False)
