@@ -88,6 +88,7 @@ class MultiHeadAttention(nn.Module):
         q, k = self.q_norm(q), self.k_norm(k)
         if self.rope is not None:
             q, k = self.rope(q, k, layout)
+        q, k = q.to(v.dtype), k.to(v.dtype)  # autocast leaves what the norms return in float32
 
         o = self.mechanism(q, k, v, layout, key_mask).transpose(1, 2).reshape(B, N, C)
         if self.dwc is not None:

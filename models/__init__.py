@@ -18,6 +18,9 @@ from .lra import PairClassifier, SequenceClassifier
 from .segmentation import Segmenter
 from .vit import VisionTransformer
 
+_DEIT3 = partial(VisionTransformer, class_position=False, layer_scale=1e-4, attention_init="trunc_normal")
+_VIT5 = partial(_DEIT3, qkv_bias=False, norm="rms_norm", qk_norm=True, num_registers=4, rope_span=14.0)
+
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "lra": SequenceClassifier,
     "lra_pair": PairClassifier,
@@ -25,6 +28,10 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "deit_tiny": partial(VisionTransformer, embed_dim=192, depth=12, num_heads=3),
     "deit_small": partial(VisionTransformer, embed_dim=384, depth=12, num_heads=6),
     "deit_base": partial(VisionTransformer, embed_dim=768, depth=12, num_heads=12),
+    "deit3_small": partial(_DEIT3, embed_dim=384, depth=12, num_heads=6),
+    "vit5_small": partial(_VIT5, embed_dim=384, depth=12, num_heads=6),
+    "vit5_base": partial(_VIT5, embed_dim=768, depth=12, num_heads=12),
+    "vit5_large": partial(_VIT5, embed_dim=1024, depth=24, num_heads=16),
     "segmenter": Segmenter,
     "segmenter_tiny": partial(Segmenter, embed_dim=192, depth=12, num_heads=3, decoder_depth=3),
     "segmenter_small": partial(Segmenter, embed_dim=384, depth=12, num_heads=6, decoder_depth=3),

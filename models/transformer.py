@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from timm.layers import DropPath, LayerScale, Mlp, trunc_normal_
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -13,6 +14,13 @@ from torch.utils.checkpoint import checkpoint
 from mita import MultiHeadAttention, TokenLayout, cost
 
 LayerNorm = partial(nn.LayerNorm, eps=1e-6)
+
+
+class RMSNorm(nn.RMSNorm):
+    """torch's, in the type of its input: under autocast a weight of another type would keep it from the fused kernel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 class Block(nn.Module):

@@ -25,7 +25,7 @@ def test_every_experiment_composes(name):
     assert f"experiment={name}" in header[2]
 
 
-@pytest.mark.parametrize("name", [n for n in EXPERIMENTS if n.startswith("deit")])
+@pytest.mark.parametrize("name", [n for n in EXPERIMENTS if n.startswith(("deit", "vit5_s"))])
 def test_headers_state_the_computed_cost(name):
     parameters, multiply_adds = experiment.cost_of(experiment.compose([f"experiment={name}"]))
     header = (experiment.CONFIGS / "experiment" / f"{name}.yaml").read_text()
@@ -47,6 +47,26 @@ def test_the_deit_recipe_is_the_papers():
     assert (config.attention.num_landmarks, config.attention.top_k) == (25, 25)
     assert config.model.attention_init == "torch_default"
     assert experiment.compose(["experiment=deit_s_softmax"]).model.attention_init == "trunc_normal"
+
+
+@pytest.mark.parametrize("name", ["vit5_s_mita", "deit3_s_softmax"])
+def test_the_vit5_recipe_is_the_papers(name):
+    config = experiment.compose([f"experiment={name}"])
+    recipe, data, task = experiment.build_recipe(config), config.data, config.task
+    assert (recipe.epochs, recipe.batch_size, recipe.repeats, recipe.warmup) == (800, 2048, 3, 5)
+    assert (recipe.optimizer, recipe.lr, recipe.weight_decay, recipe.eps) == ("lamb", 4e-3, 0.05, 1e-8)
+    assert (recipe.warmup_lr, recipe.min_lr, recipe.ema_decay, recipe.clip_norm) == (1e-6, 1e-5, 0.99996, None)
+    assert recipe.precision == {"vit5_s_mita": "bf16", "deit3_s_softmax": "fp16"}[name]
+    assert (task.loss, task.mixup, task.cutmix, task.smoothing) == ("bce", 0.8, 1.0, 0.0)
+    assert (data.crop_pct, data.auto_augment, data.color_jitter, data.random_erase) == (1.0, "3a", 0.3, 0.0)
+    assert (config.model.drop_path, config.model.drop_path_schedule, config.model.layer_scale) == (
+        0.05,
+        "constant",
+        1e-4,
+    )
+    assert experiment.compose([f"experiment={name}", "data=digits"]).data.name == "digits"
+    with pytest.raises(ValueError, match="data.crop_pct"):
+        experiment.compose(["experiment=digits_mita", "recipe=vit5_800ep"])
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,20 @@ TABLES: tuple[Table | TaskTable, ...] = (
         "table2_deit", "Table 2: ImageNet-1K, 300 epochs from scratch", "imagenet_1k_deit",
         _deit("Tiny", "t") + _deit("Small", "s"),
     ),
+    Table(
+        "table3_sota", "Table 3: ImageNet-1K, 800 epochs from scratch (selected rows)", "imagenet_1k_sota",
+        tuple(
+            Row(label, experiment, (names,), "top1", "gflops")
+            for label, experiment, names in (
+                ("DeiT-III-S", "deit3_s_softmax", "deit3_s"),
+                ("ViT-5-S", "vit5_s_softmax", "vit5_s"),
+                ("MiTA-ViT-5-S", "vit5_s_mita", "mita_vit5_s"),
+                ("MiTA-ViT-5-S, as released", "vit5_s_mita_released", "mita_vit5_s"),
+                ("MiTA-ViT-5-S + DWC", "vit5_s_mita_dwc", "mita_vit5_s_dwc"),
+                ("MiTA-ViT-5-S + DWC, as released", "vit5_s_mita_released_dwc", "mita_vit5_s_dwc"),
+            )
+        ),
+    ),
     TaskTable(
         "table5_lra", "Table 5: Long Range Arena",
         {
@@ -123,6 +137,9 @@ TABLES: tuple[Table | TaskTable, ...] = (
     ),
     Table(
         "digits", "Handwritten digits (scikit-learn), a 4-layer ViT", None,
-        (Row("softmax", "digits_softmax"), Row("MiTA, m = k = 16", "digits_mita")),
+        (
+            Row("softmax", "digits_softmax"), Row("MiTA, m = k = 16", "digits_mita"),
+            Row("ViT-5, MiTA, m = k = 16", "vit5_digits_mita"),
+        ),
     ),
 )  # fmt: skip

@@ -10,10 +10,14 @@ from safetensors.torch import load_file
 
 from mita import MultiHeadAttention, TokenLayout
 from mita.mechanisms import build
+from mita.rope import RotaryEmbedding
+from models.transformer import RMSNorm
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = {
-    name: case for name, case in json.loads((GOLDEN / "cases.json").read_text()).items() if name.startswith("deit_mita")
+    name: case
+    for name, case in json.loads((GOLDEN / "cases.json").read_text()).items()
+    if name.startswith(("deit_mita", "vit5_mita"))
 }
 
 
@@ -24,14 +28,20 @@ def load(name):
     mechanism = partial(
         build,
         "mita_released",
+        landmark_tokens="grid" if name.startswith("vit5") else "first",
         num_landmarks=case["m"],
         top_k=case["k"],
         experts_per_query=case["s"],
         branches=case.get("branches", "both"),
     )
     options = dict(depthwise_conv=case.get("dwc", False), gate=case.get("gate", False))
+    if name.startswith("vit5"):
+        norm = partial(RMSNorm, eps=1e-6)
+        options |= dict(qkv_bias=False, qk_norm=norm, rope=RotaryEmbedding(register_theta=case["reg_theta"]))
     layer = MultiHeadAttention(case["dim"], case["num_heads"], mechanism, **options).double()
-    layer.load_state_dict({key[6:]: t for key, t in tensors.items() if key.startswith("state.")})
+    # the released rotary embeddings store their frequencies; ours has no state
+    weights = {key[6:]: t for key, t in tensors.items() if key.startswith("state.") and "rope" not in key}
+    layer.load_state_dict(weights)
     return layer, TokenLayout(tuple(case["grid"]), case["prefix_tokens"], case["suffix_tokens"]), tensors
 
 

@@ -102,7 +102,7 @@ def test_initialisation_is_a_switch():
 
 
 def test_weight_decay_leaves_out_what_deit_leaves_out():
-    assert make().no_weight_decay() == {"cls_token", "pos_embed"}
+    assert make().no_weight_decay() == {"cls_token", "pos_embed", "reg_token"}
     decayed = param_groups_weight_decay(make(), 0.05, no_weight_decay_list=make().no_weight_decay())[1]
     assert all(p.ndim > 1 for p in decayed["params"])
 
