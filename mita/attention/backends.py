@@ -28,7 +28,7 @@ def _eager(problem: Problem) -> list[str]:
 
 def _native(problem: Problem) -> list[str]:
     reasons = []
-    if not (library.path().exists() or library.compiler()):
+    if not (library.is_built() or library.can_be_built()):
         reasons.append("It is built by a C++ compiler, and there is none: install g++ or set CXX.")
     if problem.device != "cpu":
         reasons.append(f"It runs on the processor, but the tensors are on {problem.device}.")
@@ -57,7 +57,7 @@ def choose(name: str, problem: Problem) -> str:
     Raises ValueError for an unknown name, or for a named backend that cannot run the problem, with its reasons.
     """
     if name == "auto":
-        return "native" if library.path().exists() and not _native(problem) else "eager"
+        return "native" if library.is_built() and not _native(problem) else "eager"
     if name not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}, but it is {name!r}.")
     reasons = BACKENDS[name].why_not(problem)

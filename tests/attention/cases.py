@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from mita.attention.native import library
+
 
 @dataclass(frozen=True)
 class Case:
@@ -101,3 +103,8 @@ CASES = [
     Case("long rows", B=1, H=1, Nq=300, Nk=1024, m=3, d=4, options=_options(top_k=7)),
     Case("long rows with ties", B=1, H=1, Nq=40, Nk=1024, m=3, d=4, kind="duplicates", options=_options(top_k=7)),
 ]
+
+# The backends that run on a processor, and the widest type that each computes in, with the tolerance of that type.
+WIDEST = {"reference": torch.float64, "eager": torch.float64, "native": torch.float32}
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+BACKENDS = [name for name in WIDEST if name != "native" or library.compiler()]

@@ -5,10 +5,11 @@ import torch
 import torch.nn.functional as F
 
 from mita import mita_attention
-from mita.attention.backends import BACKENDS, choose
+from mita.attention.backends import choose
+from mita.attention.problem import Problem
 from mita.attention.selection import top_k
 
-BACKEND_NAMES = sorted(BACKENDS)
+from .cases import BACKENDS, TOLERANCE, WIDEST
 
 
 def tensors(*shape, n=3, seed=0, dtype=torch.float64):
@@ -16,31 +17,38 @@ def tensors(*shape, n=3, seed=0, dtype=torch.float64):
     return [torch.randn(*shape, generator=g, dtype=dtype) for _ in range(n)]
 
 
-@pytest.fixture(params=BACKEND_NAMES)
+@pytest.fixture(params=BACKENDS)
 def backend(request):
     return request.param
 
 
-def test_route_with_all_keys_is_softmax_attention(backend):
-    q, k, v = tensors(2, 3, 20, 8)
+@pytest.fixture
+def dtype(backend):
+    return WIDEST[backend]
+
+
+def test_route_with_all_keys_is_softmax_attention(backend, dtype):
+    q, k, v = tensors(2, 3, 20, 8, dtype=dtype)
     o = mita_attention(q, k, v, q[:, :, :4], top_k=20, branches="route", backend=backend)
-    torch.testing.assert_close(o, F.scaled_dot_product_attention(q, k, v), rtol=0, atol=1e-12)
+    torch.testing.assert_close(o, F.scaled_dot_product_attention(q, k, v), rtol=0, atol=TOLERANCE[dtype])
 
 
-def test_both_branches_with_m_and_k_of_n_are_not(backend):
+def test_both_branches_with_m_and_k_of_n_are_not(backend, dtype):
     """The paper says that m = k = N is full attention; with both branches it is not: 0.7000 and 0.7311 for q = 1."""
-    q = torch.tensor([1.0, 0.0], dtype=torch.float64).view(1, 1, 2, 1)
+    q = torch.tensor([1.0, 0.0], dtype=dtype).view(1, 1, 2, 1)
     o = mita_attention(q, q, q, q, top_k=2, backend=backend)
     assert o[0, 0, 0, 0].item() == pytest.approx(0.7000, abs=5e-5)
     assert F.scaled_dot_product_attention(q, q, q)[0, 0, 0, 0].item() == pytest.approx(0.7311, abs=5e-5)
 
 
 @pytest.mark.parametrize("s", [1, 2])
-def test_each_query_reads_its_experts_keys_alone(backend, s):
+def test_each_query_reads_its_experts_keys_alone(backend, dtype, s):
     """With v the identity, the weights can be read off: k * s keys, less those in both experts, whatever N is."""
+    if backend == "native" and s > 1:
+        pytest.skip("it routes to one expert")
     N, k = 60, 7
-    q, keys = tensors(1, 2, N, 8, n=2)
-    v = torch.eye(N, dtype=torch.float64).expand(1, 2, N, N)
+    q, keys = tensors(1, 2, N, 8, n=2, dtype=dtype)
+    v = torch.eye(N, dtype=dtype).expand(1, 2, N, N)
     o, routing = mita_attention(
         q, keys, v, q[:, :, :5], top_k=k, experts_per_query=s, branches="route", backend=backend, return_routing=True
     )
@@ -51,9 +59,9 @@ def test_each_query_reads_its_experts_keys_alone(backend, s):
             assert k <= len(read) <= k * s
 
 
-def test_branches_combine_by_their_normalisers(backend):
+def test_branches_combine_by_their_normalisers(backend, dtype):
     """o = (Z_c o_c + Z_r o_r) / (Z_c + Z_r), not an average of the two."""
-    q, k, v = tensors(1, 1, 30, 4)
+    q, k, v = tensors(1, 1, 30, 4, dtype=dtype)
     landmarks = q[:, :, :3]
     both, routing = mita_attention(q, k, v, landmarks, top_k=5, backend=backend, return_routing=True)
     route, compress = (
@@ -62,14 +70,15 @@ def test_branches_combine_by_their_normalisers(backend):
     Z_c = (0.5 * q @ landmarks.mT).exp().sum(-1, keepdim=True)
     chosen = routing.selected[0, 0][routing.experts[0, 0, :, 0]]  # (30, 5)
     Z_r = (0.5 * (q[0, 0, :, None] * k[0, 0][chosen]).sum(-1)).exp().sum(-1)[None, None, :, None]
-    torch.testing.assert_close(both, (Z_c * compress + Z_r * route) / (Z_c + Z_r), rtol=0, atol=1e-12)
+    torch.testing.assert_close(both, (Z_c * compress + Z_r * route) / (Z_c + Z_r), rtol=0, atol=TOLERANCE[dtype])
 
 
-def test_a_named_backend_or_an_error(backend):
-    q, k, v = tensors(1, 1, 4, 4)
-    with pytest.raises(ValueError, match="backend must be one of auto, eager"):
+def test_a_named_backend_or_an_error(backend, dtype):
+    q, k, v = tensors(1, 1, 4, 4, dtype=dtype)
+    with pytest.raises(ValueError, match=f"backend must be one of auto, .*{backend}.*, but it is 'cuda'"):
         mita_attention(q, k, v, q, top_k=2, backend="cuda")
-    assert choose(backend, None) == backend
+    options = {"top_k": 2, "experts_per_query": 1, "branches": "both", "key_mask": None, "landmark_mask": None}
+    assert choose(backend, Problem.of(q, k, v, q, **options)) == backend
 
 
 @pytest.mark.parametrize(
@@ -105,8 +114,8 @@ def test_a_head_dim_above_256_is_refused():
         mita_attention(q, q, q, q, top_k=1)
 
 
-def test_non_finite_input_never_crashes(backend):
-    q, k, v = tensors(1, 2, 40, 8)
+def test_non_finite_input_never_crashes(backend, dtype):
+    q, k, v = tensors(1, 2, 40, 8, dtype=dtype)
     k[0, 0, 3], k[0, 0, 5], q[0, 1, 7] = float("nan"), float("inf"), float("-inf")
     o, routing = mita_attention(q, k, v, q[:, :, :4], top_k=6, backend=backend, return_routing=True)
     assert o.shape == q.shape

@@ -13,6 +13,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import torch
+
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-std=c++17", "-shared", "-fPIC")
 
@@ -32,9 +34,19 @@ def path() -> Path:
     return cache / "mita" / f"kernels-{hashlib.sha256(key).hexdigest()[:16]}.so"
 
 
+@torch.compiler.assume_constant_result  # so that a compiled model may ask
+def is_built() -> bool:
+    return path().exists()
+
+
+@torch.compiler.assume_constant_result
+def can_be_built() -> bool:
+    return compiler() is not None
+
+
 def build() -> Path:
     """Compile it unless that is done. Raises ValueError when there is no compiler, or with what the compiler says."""
-    if path().exists():
+    if is_built():
         return path()
     cxx = compiler()
     if cxx is None:
