@@ -9,7 +9,45 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .common import head_of, load_tile
+
 SORT_BLOCK = 256
+
+
+@triton.jit
+def gate_kernel(
+    Q, L, MASK, EXPERTS, N, m, heads, tiles, q_batch, q_head, q_row,
+    SLOTS: tl.constexpr, d: tl.constexpr, D: tl.constexpr, BQ: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """EXPERTS (G, N, SLOTS): the landmarks with the largest q.l, best first, the lowest index of equals; -1 where none is left.
+
+    Grid: heads x tiles of BQ queries.
+    """
+    g, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
+    rows = tile * BQ + tl.arange(0, BQ)
+    there = rows < N
+    q = load_tile(head_of(Q, g, heads, q_batch, q_head), rows, there, q_row, d, D)
+    last = tl.zeros([BQ], tl.float32) + float("inf")  # score and index of the slot before
+    last_index = tl.zeros([BQ], tl.int32) - 1
+    for slot in range(SLOTS):
+        best = tl.zeros([BQ], tl.float32) - float("inf")
+        best_index = tl.zeros([BQ], tl.int32) - 1
+        for start in range(0, m, BN):
+            columns = start + tl.arange(0, BN)
+            real = columns < m
+            l = load_tile(L + g * m * d, columns, real, d, d, D)
+            score = tl.dot(q, tl.trans(l), input_precision="ieee")
+            if MASK is not None:
+                real = real & (tl.load(MASK + g // heads * m + columns, mask=real, other=0) != 0)
+            allowed = real[None, :]
+            if SLOTS > 1:
+                behind = (score == last[:, None]) & (columns[None, :] > last_index[:, None])
+                allowed = allowed & ((score < last[:, None]) | behind)
+            highest, at = tl.max(tl.where(allowed, score, float("-inf")), 1, return_indices=True)
+            best_index = tl.where(highest > best, start + at, best_index)
+            best = tl.maximum(best, highest)
+        tl.store(EXPERTS + (g * N + rows) * SLOTS + slot, best_index, mask=there)
+        last, last_index = best, best_index
 
 
 @triton.jit

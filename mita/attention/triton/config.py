@@ -1,0 +1,86 @@
+"""Tile sizes of the forward kernels: the largest found that spill no register on sm_80, sm_89 and sm_90 and fit in their shared memory.
+
+BM is a tile of landmarks, BQ of queries, BN of keys. Numbers a table gives for a dim hold up to it.
+"""
+
+import torch
+import triton
+
+# greatest padded head dim: (BM, BN, warps, stages)
+PROBE = {64: (64, 64, 4, 2), 128: (64, 32, 4, 2), 256: (32, 32, 4, 2)}
+PROBE_FLOAT32 = {64: (32, 32, 4, 2), 128: (16, 32, 4, 2), 256: (16, 16, 4, 1)}
+# (greatest dim, BQ): (BN, warps, stages)
+ATTEND = {
+    (64, 64): (64, 4, 2), (64, 32): (32, 2, 2), (64, 16): (32, 1, 2),
+    (128, 64): (32, 4, 2), (128, 32): (32, 2, 2), (128, 16): (32, 2, 2),
+    (256, 64): (16, 8, 2), (256, 32): (32, 4, 2), (256, 16): (16, 2, 2),
+}  # fmt: skip
+ATTEND_FLOAT32 = {64: (16, 32, 4, 2), 128: (16, 32, 4, 2), 256: (16, 16, 4, 1)}  # dim: (BQ, BN, warps, stages)
+GATE = {64: (64, 64, 4, 2), 128: (64, 64, 4, 2), 256: (64, 32, 4, 2)}  # dim: (BQ, BN, warps, stages)
+GATE_FLOAT32 = {64: (32, 32, 4, 2), 128: (32, 32, 4, 1), 256: (16, 32, 4, 1)}
+
+CUT_ENTRIES = 4096  # of lists, held in registers at once
+PROGRAMS = 1024  # enough for the largest GPU a few times over; a function of nothing but sizes, so that results are too
+SHORT = {"keys": 256, "landmarks": 64, "dim": 64}
+
+
+def _row(table: dict, dim: int) -> tuple[int, ...]:
+    return table[min(size for size in table if size >= dim)]
+
+
+def probe(dtype: torch.dtype, dim: int, top_k: int) -> dict[str, int]:
+    """Sizes of `probe_kernel`; HEIGHT lists of WIDE entries are cut at once."""
+    BM, BN, warps, stages = _row(PROBE_FLOAT32 if dtype == torch.float32 else PROBE, dim)
+    wide = min(capacity(top_k, BN), CUT_ENTRIES)
+    height = min(BM, CUT_ENTRIES // wide)
+    return {"BM": BM, "BN": BN, "HEIGHT": height, "WIDE": wide, "num_warps": warps, "num_stages": stages}
+
+
+def capacity(top_k: int, tile: int) -> int:
+    """Entries of a list: the best so far and two tiles, at least."""
+    return triton.next_power_of_2(top_k + 2 * tile)
+
+
+def parts(programs: int, keys: int, bytes_of_keys: int, bytes_of_lists: int) -> int:
+    """In how many parts landmarks read the keys: enough for a GPU, long enough to be worth it, with lists no larger than the keys."""
+    return max(1, min(PROGRAMS // programs, keys // 2048, bytes_of_keys // max(bytes_of_lists, 1)))
+
+
+def gate(dtype: torch.dtype, dim: int) -> dict[str, int]:
+    """Sizes of `gate_kernel`."""
+    BQ, BN, warps, stages = _row(GATE_FLOAT32 if dtype == torch.float32 else GATE, dim)
+    return {"BQ": BQ, "BN": BN, "num_warps": warps, "num_stages": stages}
+
+
+def attend(dtype: torch.dtype, dim: int, rows_an_expert: int) -> dict[str, int]:
+    """Sizes of `attend_kernel`: smaller tiles of queries where an expert has few, for its last tile is half empty."""
+    if dtype == torch.float32:
+        BQ, BN, warps, stages = _row(ATTEND_FLOAT32, dim)
+    else:
+        BQ = 64 if rows_an_expert > 48 else 32 if rows_an_expert > 20 else 16
+        BN, warps, stages = _row({size: row for (size, q), row in ATTEND.items() if q == BQ}, dim)
+    return {"BQ": BQ, "BN": BN, "num_warps": warps, "num_stages": stages}
+
+
+def short(keys: int, landmarks: int, top_k: int) -> dict[str, int]:
+    """Sizes of `short_kernel`."""
+    BM, BN, BK = (max(16, triton.next_power_of_2(n)) for n in (landmarks, keys, top_k))
+    return {"BQ": 32, "BM": BM, "BN": BN, "BK": BK, "num_warps": 4 if BM * BN <= 8192 else 8, "num_stages": 1}
+
+
+def is_short(dtype: torch.dtype, keys: int, landmarks: int, top_k: int, dim: int, slots: int, branches: str) -> bool:
+    """Whether `short_kernel` can take the problem."""
+    fits = max(keys, top_k) <= SHORT["keys"] and landmarks <= SHORT["landmarks"] and dim <= SHORT["dim"]
+    return fits and slots == 1 and branches != "compress" and dtype != torch.float32
+
+
+def shares(heads: int, queries: int) -> int:
+    """In how many shares the queries of a short sequence are taken; each probes the keys again."""
+    return max(1, min(256 // heads, queries // 64))
+
+
+def merge(top_k: int) -> dict[str, int]:
+    """Sizes of `merge_kernel`."""
+    BM = BN = 16
+    wide = min(triton.next_power_of_2(top_k + 2 * BN), 512)
+    return {"BM": BM, "BN": BN, "HEIGHT": min(BM, CUT_ENTRIES // wide), "WIDE": wide, "num_warps": 4}
