@@ -75,8 +75,9 @@ def compose(overrides: list[str] | tuple[str, ...] = ()) -> DictConfig:
     values = [o for o in parsed if o.key_or_group not in known]
     bare = _hydra(chosen)
     _check_keys(bare, values)
-    config = _hydra([*chosen, *values])
-    config.experiment = bare.name
+    experiment = bare.name
+    config = _hydra([*chosen, *values]) if values else bare
+    config.experiment = experiment
     if not any(o.key_or_group == "name" for o in values):
         config.name = ",".join(
             [config.name, *(f"{o.key_or_group}={o.value()}" for o in chosen if o.key_or_group in RUN_GROUPS)]

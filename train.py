@@ -29,6 +29,7 @@ EXAMPLES = (
     "python train.py",
     "python train.py experiment=digits_softmax seed=1",
     "python train.py -m experiment=digits_mita,digits_softmax seed=0,1,2",
+    "python train.py -m experiment=lra_listops,lra_pathfinder attention=agent,linear seed=0,1,2",
     "python train.py experiment=deit_s_mita data.root=/path/to/imagenet logger=wandb",
     "torchrun --nproc_per_node=8 train.py experiment=deit_s_mita data.root=/path/to/imagenet",
 )

@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize("name", experiment.groups()["experiment"])
 def test_two_steps_of_every_experiment(name, tmp_path):
     """On random tensors of the true shape, with the experiment's own model, attention, loss and optimiser."""
-    config = experiment.compose([f"experiment={name}"])
+    short = ["data.length=1024"] if name.startswith("longdoc") else []  # at full length below
+    config = experiment.compose([f"experiment={name}", *short])
     data = random_data(config)
     recipe = Recipe(**{**experiment.resolved(config.recipe), "batch_size": 2})
     machine = Machine("cpu", progress=False, max_steps=2)
@@ -71,6 +72,38 @@ def test_a_run_from_start_to_table(tmp_path):
     assert done.returncode == 0, done.stderr
     values = json.loads((folder / "best.ema.json").read_text())["metrics"]
     assert values["test/top1"] == pytest.approx(record["metrics"]["test/ema_top1"])
+
+
+def test_long_documents_at_full_length(tmp_path):
+    """A step and an evaluation at 65,536 tokens, from files of the true form, in bounded memory (a narrow model)."""
+    text = "Let G be a group. We show that it is free.\n" * 2000  # 86 kB: cut to 65,536 bytes
+    for split, texts in {"train": [text, text[:999]], "validation": [text], "test": [text[:70_000]]}.items():
+        lines = [json.dumps({"text": text, "label": number % 11}) for number, text in enumerate(texts)]
+        (tmp_path / f"no_ref-{split}.jsonl").write_text("\n".join(lines))
+    done = train(
+        tmp_path, "experiment=longdoc_64k_mita", f"data.root={tmp_path}", f"data.cache={tmp_path}/cache", "data.partial=true",
+        "model.embed_dim=8", "model.num_heads=1", "recipe.batch_size=2", "trainer.max_batch_per_device=1", "trainer.max_steps=1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "results/records/longdoc_64k_mita-seed0-short.json").read_text())
+    assert record["metric"] == "test/top1" and record["best"]["metric"] == "dev/top1"
+    assert record["steps"] == 1 and record["metrics"]["train_loss"] > 0 and "test/loss" in record["metrics"]
+    assert record["peak_memory_mib"] < 2500
+
+
+def test_a_switch_is_in_the_record(tmp_path):
+    """Legacy behaviours of the data and of the model, with generated ListOps of four short expressions a split."""
+    done = train(
+        tmp_path, "experiment=listops_short_mita", "data.limit=null", f"data.cache={tmp_path}/cache", "data.counts=[4,4,4]",
+        "data.brackets_dropped=true", "model.pool_over_padding=true", "data.workers=1", "trainer.max_steps=1", "name=mine",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "results/records/mine-seed0-short.json").read_text())
+    assert record["switches"] == {"brackets_dropped": True, "pool_over_padding": True}
+    assert (record["experiment"], record["name"]) == ("listops_short_mita", "mine")
+    assert "the weights of step 1" in done.stdout
+    note = (tmp_path / "results/tables/table5_lra.md").read_text()
+    assert "- mine, seed 0" in note and "data.brackets_dropped = True in place of False" in note
 
 
 def test_two_processes_write_one_run_folder(tmp_path):

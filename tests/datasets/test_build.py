@@ -21,6 +21,26 @@ def test_unknown_names_are_answered_with_near_ones():
         datasets.build("imagenet", crop_pc=1.0)
 
 
+def test_a_data_set_is_of_the_shape_that_its_options_say(tmp_path):
+    """A model's cost is computed from `shape_of`, the model that is trained is built from the data."""
+    small = {"counts": (3, 2, 2), "workers": 1, "cache": str(tmp_path)}
+    for name, options in {
+        "digits": {},
+        "synthetic": {"image_size": 8, "channels": 2, "num_classes": 5},
+        "listops": {**small, "min_length": 3, "max_length": 65, "max_args": 3, "max_depth": 3},
+        "pathfinder": small,
+    }.items():
+        data = datasets.build(name, **options)
+        assert (data.input_size, data.num_classes) == datasets.shape_of(name, **options)
+        inputs = data.train[0].get("image", data.train[0].get("tokens"))
+        assert tuple(inputs.shape) == data.input_size
+    assert datasets.SHAPES.keys() == datasets.DATASETS.keys()
+    assert datasets.shape_of("imagenet", image_size=160) == ((3, 160, 160), 1000)
+    assert datasets.shape_of("longdoc") == ((16_384,), 11)
+    with pytest.raises(ValueError, match="did you mean listops"):
+        datasets.shape_of("listop")
+
+
 def test_synthetic_items_are_a_function_of_seed_and_index():
     options = {"image_size": 8, "num_classes": 5, "train_count": 6, "test_count": 3}
     first, again = datasets.build("synthetic", seed=1, **options), datasets.build("synthetic", seed=1, **options)
