@@ -25,7 +25,9 @@ def test_every_experiment_composes(name):
     assert f"experiment={name}" in header[2]
 
 
-@pytest.mark.parametrize("name", [n for n in EXPERIMENTS if n.startswith(("deit", "vit5_s", "lra", "longdoc", "listops"))])
+@pytest.mark.parametrize(
+    "name", [n for n in EXPERIMENTS if n.startswith(("deit", "vit5_s", "lra", "longdoc", "listops"))]
+)
 def test_headers_state_the_computed_cost(name):
     parameters, multiply_adds = experiment.cost_of(experiment.compose([f"experiment={name}"]))
     header = (experiment.CONFIGS / "experiment" / f"{name}.yaml").read_text()
