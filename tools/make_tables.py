@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-import experiment  # noqa: E402
+import experiment
 
 
 def main() -> int:

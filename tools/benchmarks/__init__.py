@@ -1,0 +1,1 @@
+"""What `tools/benchmark.py` measures, a file each: `add_arguments(parser)`, and `measure(arguments)`, which returns the rows."""
