@@ -1,0 +1,108 @@
+"""Compile every kernel that the Triton backend launches, for GPUs that need not be here, and look at the machine code.
+
+A kernel fails if it spills registers, needs more shared memory than a program can have, or multiplies matrices of a half type
+without tensor cores. Writes results/benchmarks/kernels.json unless told to --check only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+os.environ.pop("TRITON_INTERPRET", None)  # before triton is imported: kernels are compiled here, not interpreted
+
+import torch
+
+from mita.attention.triton import op
+from mita.attention.triton.ahead_of_time import SHARED_MEMORY, compile_for, faults, record
+from mita.reporting.records import git_state
+
+PROBLEMS = {  # what decides which kernels are launched: N, m = k, experts a query, branches, masks
+    "short": (197, 25, 1, "both", False),
+    "long": (4096, 128, 1, "both", False),
+    "longest": (1 << 18, 128, 1, "both", False),
+    "masked, two experts": (4096, 128, 2, "both", True),
+    "route": (4096, 128, 1, "route", False),
+    "route, masked, two experts": (4096, 128, 2, "route", True),
+    "compress": (4096, 128, 1, "compress", False),
+    "compress, masked": (4096, 128, 1, "compress", True),
+}
+BATCH, HEADS = 16, 6
+
+
+def step(name: str, dtype: torch.dtype, d: int) -> None:
+    """Forward and backward of one layer on tensors without data."""
+    N, m, s, branches, masked = PROBLEMS[name]
+    q, k, v, grad_o = (torch.empty(BATCH, HEADS, N, d, dtype=dtype) for _ in range(4))
+    landmarks = torch.empty(BATCH, HEADS, m, d, dtype=dtype)
+    masks = [torch.empty(BATCH, n, dtype=torch.bool) if masked else None for n in (N, m)]
+    options = d**-0.5, 1.0, branches
+    top_k, experts = (0, 0) if branches == "compress" else (m, s)
+    outputs = op.forward(q, k, v, landmarks, *masks, top_k, experts, *options)
+    op.backward(grad_o, q, k, v, landmarks, *masks, *outputs, *options)
+
+
+def compiled(arguments: argparse.Namespace) -> list[dict]:
+    """One row for each different launch and target, printed as it comes."""
+    print(
+        f"{'kernel':18} {'dtype':8} {'target':6} {'registers':>9} {'spills':>6} {'shared':>7} {'tensor cores':>12}  constants"
+    )
+    rows, seen = [], set()
+    for dtype in arguments.dtypes:
+        for d in arguments.dims:
+            for name in arguments.problems:
+                for launch in record(lambda: step(name, getattr(torch, dtype), d)):  # noqa: B023
+                    if launch in seen:
+                        continue
+                    seen.add(launch)
+                    for target in arguments.targets:
+                        result = compile_for(launch, target)
+                        wrong = faults(result, target, half=dtype != "float32")
+                        rows.append({
+                            "kernel": launch.name, "dtype": dtype, "d": d, "problem": name, "target": f"sm_{target}",
+                            **dataclasses.asdict(result), "constants": launch.describe(), "faults": wrong,
+                        })  # fmt: skip
+                        print(
+                            f"{launch.name:18} {dtype:8} sm_{target:<3} {result.registers:>9} {result.spill_stores:>6} "
+                            f"{result.shared:>7} {result.tensor_core:>12}  {launch.describe()} {' '.join(wrong).upper()}",
+                            flush=True,
+                        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, values in (
+        ("dtypes", ["bfloat16", "float16", "float32"]), ("dims", [16, 32, 64, 128, 256]),
+        ("targets", list(SHARED_MEMORY)), ("problems", list(PROBLEMS)),
+    ):  # fmt: skip
+        parser.add_argument(f"--{name}", nargs="+", type=type(values[0]), default=values, help="default: %(default)s")
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    arguments = parser.parse_args()
+    rows = compiled(arguments)
+    failed = [row for row in rows if row["faults"]]
+    print(f"{len(rows)} compiled, {len(failed)} with faults")
+    if not arguments.check:
+        commit, dirty = git_state()
+        report = {
+            "rows": rows,
+            "torch": torch.__version__,
+            "triton": version("triton"),
+            "commit": commit,
+            "dirty": dirty,
+        }
+        path = ROOT / "results/benchmarks/kernels.json"
+        path.write_text(json.dumps(report, indent=1) + "\n")
+        print(f"written: {path.relative_to(ROOT)}")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
