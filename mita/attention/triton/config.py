@@ -1,4 +1,4 @@
-"""Tile sizes of the forward kernels: the largest found that spill no register on sm_80, sm_89 and sm_90 and fit in their shared memory.
+"""Tile sizes of the forward kernels: the largest found that spill no register on sm_80, sm_89 and sm_90.
 
 BM is a tile of landmarks, BQ of queries, BN of keys. Numbers a table gives for a dim hold up to it.
 """
@@ -7,7 +7,7 @@ import torch
 import triton
 
 # greatest padded head dim: (BM, BN, warps, stages)
-PROBE = {64: (64, 64, 4, 2), 128: (64, 32, 4, 2), 256: (32, 32, 4, 2)}
+PROBE = {64: (64, 32, 4, 2), 128: (32, 32, 4, 2), 256: (32, 32, 8, 2)}
 PROBE_FLOAT32 = {64: (32, 32, 4, 2), 128: (16, 32, 4, 2), 256: (16, 16, 4, 1)}
 # (greatest dim, BQ): (BN, warps, stages)
 ATTEND = {
@@ -19,7 +19,7 @@ ATTEND_FLOAT32 = {64: (16, 32, 4, 2), 128: (16, 32, 4, 2), 256: (16, 16, 4, 1)} 
 GATE = {64: (64, 64, 4, 2), 128: (64, 64, 4, 2), 256: (64, 32, 4, 2)}  # dim: (BQ, BN, warps, stages)
 GATE_FLOAT32 = {64: (32, 32, 4, 2), 128: (32, 32, 4, 1), 256: (16, 32, 4, 1)}
 
-CUT_ENTRIES = 4096  # of lists, held in registers at once
+CUT_ENTRIES = 256  # entries of lists that a warp holds in registers
 PROGRAMS = 1024  # enough for the largest GPU a few times over; a function of nothing but sizes, so that results are too
 SHORT = {"keys": 256, "landmarks": 64, "dim": 64}
 
@@ -29,20 +29,25 @@ def _row(table: dict, dim: int) -> tuple[int, ...]:
 
 
 def probe(dtype: torch.dtype, dim: int, top_k: int) -> dict[str, int]:
-    """Sizes of `probe_kernel`; HEIGHT lists of WIDE entries are cut at once."""
+    """Sizes of `probe_kernel`."""
     BM, BN, warps, stages = _row(PROBE_FLOAT32 if dtype == torch.float32 else PROBE, dim)
-    wide = min(capacity(top_k, BN), CUT_ENTRIES)
-    height = min(BM, CUT_ENTRIES // wide)
-    return {"BM": BM, "BN": BN, "HEIGHT": height, "WIDE": wide, "num_warps": warps, "num_stages": stages}
+    return {"BM": BM, "BN": BN, **_lists(BM, top_k + 2 * BN, warps), "num_warps": warps, "num_stages": stages}
 
 
-def capacity(top_k: int, tile: int) -> int:
-    """Entries of a list: the best so far and two tiles, at least."""
-    return triton.next_power_of_2(top_k + 2 * tile)
+def merge(capacity: int) -> dict[str, int]:
+    """Sizes of `merge_kernel`, for lists of that capacity."""
+    return {"BM": 16, "BN": 16, **_lists(16, capacity, 4), "num_warps": 4}
+
+
+def _lists(rows: int, capacity: int, warps: int) -> dict[str, int]:
+    """Entries of a list, at least; how many lists are cut at once, and how many of their entries are in registers at once."""
+    capacity = max(16, triton.next_power_of_2(capacity))
+    wide = min(capacity, CUT_ENTRIES * warps)
+    return {"CAPACITY": capacity, "HEIGHT": min(rows, CUT_ENTRIES * warps // wide), "WIDE": wide}
 
 
 def parts(programs: int, keys: int, bytes_of_keys: int, bytes_of_lists: int) -> int:
-    """In how many parts landmarks read the keys: enough for a GPU, long enough to be worth it, with lists no larger than the keys."""
+    """In how many parts landmarks read the keys: enough for a GPU, long enough to be worth it, lists no larger than the keys."""
     return max(1, min(PROGRAMS // programs, keys // 2048, bytes_of_keys // max(bytes_of_lists, 1)))
 
 
@@ -77,10 +82,3 @@ def is_short(dtype: torch.dtype, keys: int, landmarks: int, top_k: int, dim: int
 def shares(heads: int, queries: int) -> int:
     """In how many shares the queries of a short sequence are taken; each probes the keys again."""
     return max(1, min(256 // heads, queries // 64))
-
-
-def merge(top_k: int) -> dict[str, int]:
-    """Sizes of `merge_kernel`."""
-    BM = BN = 16
-    wide = min(triton.next_power_of_2(top_k + 2 * BN), 512)
-    return {"BM": BM, "BN": BN, "HEIGHT": min(BM, CUT_ENTRIES // wide), "WIDE": wide, "num_warps": 4}

@@ -110,18 +110,21 @@ def _long(
 
 def _probe(landmarks, k, v, key_mask, scale, values, values_lse, selected) -> None:
     """Write selected, values and values_lse; the last two, or the first, may be of no size, and then are not wanted."""
-    (B, H, m, _), N, e, top_k, G = landmarks.shape, k.shape[2], v.shape[3], selected.shape[3], k.shape[0] * k.shape[1]
+    (B, H, N, _), m, e, top_k = k.shape, landmarks.shape[2], v.shape[3], selected.shape[3]
+    G = B * H
     sizes = config.probe(k.dtype, _dim(k, v), top_k)
-    capacity = config.capacity(top_k, sizes["BN"]) if top_k else 0
-    slack = (capacity - sizes["BN"] - top_k) // 2
+    capacity = sizes["CAPACITY"]
+    slack = (
+        capacity - sizes["BN"] - top_k
+    ) // 2  # so that a cut leaves room for a tile, and half of what else there is
     tiles = triton.cdiv(m, sizes["BM"])
-    parts = config.parts(G * tiles, N, k.nbytes, G * m * capacity * 8)
+    parts = config.parts(G * tiles, N, k.nbytes, G * m * capacity * 8 * bool(top_k))
     length = triton.cdiv(triton.cdiv(N, parts), sizes["BN"]) * sizes["BN"]
     parts = triton.cdiv(N, length)
-    lists, parts_of_values, out = [None] * 4, [None] * 2, None
+    lists, parts_of_values, out = [None] * 3, [None] * 2, None
     if top_k:
-        shapes = (G, parts, m, capacity), (G, parts, m, capacity), (G, parts, m), (G, parts, m)
-        lists = [torch.empty(shape, dtype=torch.int32, device=k.device) for shape in shapes]
+        lists = [torch.empty(G, parts, m, capacity, dtype=torch.int64, device=k.device)]
+        lists += [torch.empty(G, parts, m, dtype=torch.int32, device=k.device) for _ in range(2)]
         out = selected if parts == 1 else None
     if values.numel():
         parts_of_values = values, values_lse
@@ -129,12 +132,12 @@ def _probe(landmarks, k, v, key_mask, scale, values, values_lse, selected) -> No
             parts_of_values = values.new_empty(G, parts, m, e), values.new_empty(G, parts, m)
     probe_kernel[(G * parts * tiles,)](
         landmarks, k, v, key_mask, *parts_of_values, out, *lists, N, m, H, tiles, parts, length,
-        *_strides(k, v), scale, top_k, capacity, slack, **_dims(k, v), **sizes,
+        *_strides(k, v), scale, top_k, slack, **_dims(k, v), **sizes,
     )  # fmt: skip
     if parts > 1 and top_k:
-        merge = config.merge(top_k)
+        merge = config.merge(capacity)
         tiles = triton.cdiv(m, merge["BM"])
-        merge_kernel[(G * tiles,)](*lists, selected, m, tiles, parts, top_k, capacity, slack, **merge)
+        merge_kernel[(G * tiles,)](*lists, selected, m, tiles, parts, top_k, slack, **merge)
     if parts > 1 and values.numel():
         _combine(*parts_of_values, values, values_lse, m, parts, 1, m)
 

@@ -37,7 +37,7 @@ def short_kernel(
     s = tl.dot(l, tl.trans(k), input_precision="ieee") * scale
     x = tl.where(real[None, :], sortable(s), NOTHING)
     count = tl.zeros([BM], tl.int32) + tl.sum(real.to(tl.int32), 0)
-    bound, above, equals = find_bound(None, landmarks, x, count, 0, top_k, top_k, BN, BN)
+    bound, above, equals = find_bound(None, landmarks, x, count, top_k, top_k, BN, BN, BN)
     none = tl.zeros([BM], tl.int32)
     take, place, _, _ = kept_of(x, real[None, :], bound, equals, none, none)
     member = take.to(Q.dtype.element_ty)
