@@ -85,9 +85,8 @@ def run_sheet(table: Table, full: list[Record], paper: dict, costs: Mapping[str,
     """A table with a row an experiment."""
     rows = [fill(row, table, full, paper, costs) for row in table.rows]
     note = (
-        f"{table.measure}. Reported: by the paper's authors. Measured: by this project, from `results/records`, at the end of "
-        "training, mean ± sd over seeds; best round: chosen on the test split, as the paper does. Multiply-adds and "
-        "parameters are computed, beside those reported with the difference."
+        f"{table.measure}. Reported: by the paper's authors. Measured: by this project, from `results/records`, mean ± sd over "
+        f"seeds, {table.when}. Multiply-adds and parameters are computed, beside those reported with the difference."
     )
     return Sheet(table.title, [Block(HEAD, [_cells(row) for row in rows])], COLUMNS, rows, [note])
 
@@ -95,7 +94,7 @@ def run_sheet(table: Table, full: list[Record], paper: dict, costs: Mapping[str,
 def fill(row: Row, table: Table, full: list[Record], paper: dict, costs: Mapping[str, tuple[int, int]]) -> dict:
     """The raw values of a row: None where nothing is reported or measured. Only runs of the experiment itself count.
 
-    measured: mean of the main metric at the end of training over seeds; best: mean of the best round's.
+    measured: mean of the main metric over seeds (see `Record`); best: mean of what the best round was selected by.
     """
     own = [run for run in full if run.name == row.experiment]
     last, best = ([run.metrics[run.metric] for run in own], [run.best["value"] for run in own])
