@@ -1,5 +1,8 @@
 """Which implementations of the core exist, and for each why it cannot run a given problem."""
 
+import importlib.util
+import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,6 +29,35 @@ def _eager(problem: Problem) -> list[str]:
     return []
 
 
+def _triton(problem: Problem) -> list[str]:
+    reasons = []
+    if not _has_triton():
+        reasons.append("Triton is not installed; it comes with PyTorch for Linux.")
+    if problem.device == "cuda":
+        capability = _capability()
+        if capability < (8, 0):
+            reasons.append(
+                f"It needs a GPU of compute capability 8.0 or more, but this one has {capability[0]}.{capability[1]}."
+            )
+    elif os.environ.get("TRITON_INTERPRET") != "1":
+        reasons.append(
+            f"It needs a CUDA device, but the tensors are on {problem.device} (to try it there, slowly, set TRITON_INTERPRET=1)."
+        )
+    if problem.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        reasons.append(f"It takes bfloat16, float16 and float32, but the tensors are {problem.dtype}.")
+    return reasons
+
+
+@torch.compiler.assume_constant_result
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+@torch.compiler.assume_constant_result
+def _capability() -> tuple[int, int]:
+    return torch.cuda.get_device_capability()
+
+
 def _native(problem: Problem) -> list[str]:
     reasons = []
     if not (library.is_built() or library.can_be_built()):
@@ -39,12 +71,31 @@ def _native(problem: Problem) -> list[str]:
     return reasons
 
 
+def _flash(problem: Problem) -> list[str]:
+    reasons = []
+    if problem.device != "cuda":
+        reasons.append(f"It needs a GPU, but the tensors are on {problem.device}.")
+    if problem.dtype not in (torch.float16, torch.bfloat16):
+        reasons.append(f"It takes float16 or bfloat16, but the tensors are {problem.dtype}.")
+    if problem.masked:
+        reasons.append("It has no masks.")
+    if problem.head_dim != problem.value_dim or problem.head_dim % 8:
+        reasons.append(
+            f"It needs one head dim, a multiple of 8, but it is {problem.head_dim}, and {problem.value_dim} of the values."
+        )
+    if importlib.util.find_spec("flash_attn") is None:
+        reasons.append("flash-attn is not installed: pip install flash-attn, with a CUDA compiler.")
+    return reasons
+
+
 BACKENDS = {
     b.name: b
     for b in (
         Backend(
             "native", "C++ on the processor, built by the machine's compiler (`mita.attention.native.library`)", _native
         ),
+        Backend("flash", "two calls of flash-attn, merged; only when asked for", _flash),
+        Backend("triton", "kernels for NVIDIA GPUs", _triton),
         Backend("eager", "PyTorch on any device, memory linear in the number of tokens", _eager),
         Backend("reference", "the equations, dense; memory grows with queries x keys", _reference),
     )
@@ -52,15 +103,38 @@ BACKENDS = {
 
 
 def choose(name: str, problem: Problem) -> str:
-    """The backend to run; `auto` takes the fastest that can and says once why a faster one could not.
+    """The backend to run. The environment variable MITA_BACKEND stands in for `auto`.
 
+    `auto` takes the fastest that can run; on a GPU in half precision that is Triton, and if it cannot, that is said once.
     Raises ValueError for an unknown name, or for a named backend that cannot run the problem, with its reasons.
     """
     if name == "auto":
-        return "native" if library.is_built() and not _native(problem) else "eager"
+        name = os.environ.get("MITA_BACKEND", "auto")
+    if name == "auto":
+        return _automatic(problem)
     if name not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}, but it is {name!r}.")
     reasons = BACKENDS[name].why_not(problem)
     if reasons:
         raise ValueError(f"The backend {name!r} cannot run this problem: {' '.join(reasons)}")
     return name
+
+
+def _automatic(problem: Problem) -> str:
+    """Float32 on a GPU is left to PyTorch: there the kernels, which do not round to TF32, have no tensor cores."""
+    if problem.device == "cuda" and problem.dtype in (torch.float16, torch.bfloat16):
+        reasons = _triton(problem)
+        if not reasons:
+            return "triton"
+        _say_once(f"MiTA attention runs in PyTorch on this GPU, slower than by its kernels. {' '.join(reasons)}")
+    return "native" if library.is_built() and not _native(problem) else "eager"
+
+
+_SAID: set[str] = set()
+
+
+@torch.compiler.assume_constant_result
+def _say_once(text: str) -> None:
+    if text not in _SAID:
+        _SAID.add(text)
+        warnings.warn(text, stacklevel=4)
