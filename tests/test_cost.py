@@ -136,5 +136,8 @@ def test_the_command_line_prints_the_table(capsys):
     flops.main(["--models", "deit_tiny", "--mechanisms", "mita", "--num-landmarks", "16", "--image-size", "224", "448"])
     first = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| deit_tiny"))
     assert "1.143" not in first
-    with pytest.raises(SystemExit):
-        flops.main(["--models", "deit_tinny"])
+    flops.main(["--models", "segmenter_large", "--mechanisms", "mita"])
+    assert "507.706 |  310,452,578 |" in capsys.readouterr().out
+    for wrong in ("deit_tinny", "lra"):
+        with pytest.raises(SystemExit):
+            flops.main(["--models", wrong])

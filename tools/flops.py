@@ -44,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if name not in models.MODELS:
                 raise ValueError(unknown("model", name, models.MODELS))
             made_for = inspect.signature(models.MODELS[name]).parameters
+            if made_for["input_size"].default is inspect.Parameter.empty:
+                raise ValueError(f"{name} reads sequences; this table is of models that read images")
             classes = made_for["num_classes"].default if args.num_classes is None else args.num_classes
             input_size = (3, *args.image_size) if args.image_size else made_for["input_size"].default
             usual = 49 if name.startswith("segmenter") else 25

@@ -147,10 +147,11 @@ def _strip(state: dict[str, Tensor]) -> dict[str, Tensor]:
 def _fit(name: str, tensor: Tensor, model: VisionTransformer) -> Tensor:
     """The tensor for the model's grid and channels; the same object where nothing is to be done."""
     if name == "pos_embed" and tensor.ndim == 3:
-        places = tensor.shape[1] - 1
+        on_class = int(model.class_position)
+        places = tensor.shape[1] - on_class
         if math.isqrt(max(places, 0)) ** 2 == places:
             return resample_abs_pos_embed(
-                tensor, model.grid, num_prefix_tokens=1, interpolation="bilinear", antialias=False
+                tensor, model.grid, num_prefix_tokens=on_class, interpolation="bilinear", antialias=False
             )
     channels = model.patch_embed.proj.in_channels
     if name == "patch_embed.proj.weight" and tensor.ndim == 4 and tensor.shape[1] != channels:

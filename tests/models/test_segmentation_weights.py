@@ -169,6 +169,26 @@ def test_pretrained_weights_survive_the_construction_of_a_segmenter(tmp_path):
         models.build("segmenter", mechanism_factory=MITA, **options | dict(pretrained="nowhere"))
 
 
+def test_loaded_weights_survive_mmengines_initialisation(tmp_path):
+    """Its runner calls `init_weights` of every module that has one before training: timm's transformer has, and forgets."""
+    mmengine = pytest.importorskip("mmengine.model")
+
+    class Wrapper(mmengine.BaseModule):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+    theirs = timms()
+    torch.save(theirs.state_dict(), tmp_path / "a.pth")
+    options = dict(TINY, num_classes=5, input_size=(3, 32, 32), pretrained=str(tmp_path / "a.pth"))
+    ours, kept = models.build("segmenter", mechanism_factory=MITA, **options), []
+    for model in (ours, theirs):
+        before = {name: t.clone() for name, t in model.state_dict().items()}
+        Wrapper(model).init_weights()
+        kept.append(all(torch.equal(t, before[name]) for name, t in model.state_dict().items()))
+    assert kept == [True, False]
+
+
 def test_by_timms_name(monkeypatch):
     theirs = timms()
     asked = []
