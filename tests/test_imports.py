@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 TOP = {"mita", "models", "datasets", "experiment", "command_line", "train", "evaluate", "tools", "scripts", "tests"}
 # folder or file -> top-level names of this project, and of restricted packages, that it may import
 MAY = {
-    "mita/attention": {"torch", "triton"},
+    "mita/attention": {"torch", "triton", "flash_attn"},
     "mita": {"mita"},
     "models": {"mita", "models"},
     "datasets": {"datasets", "mita"},
@@ -20,6 +20,7 @@ RESTRICTED = {  # package -> the only places that may import it
     "hydra": ("train.py", "evaluate.py", "experiment.py", "command_line.py", "tools/"),
     "wandb": ("mita/training/wandb_logger.py",),
     "triton": ("mita/attention/triton/",),
+    "flash_attn": ("mita/attention/flash.py",),
     "mmseg": ("models/segmentation/", "datasets/ade20k.py"),
 }
 

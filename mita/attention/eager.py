@@ -33,7 +33,7 @@ def forward(
     q_, k_, v_, l_ = (_flat(t) for t in (q, k, v, landmarks))
     key_mask, landmark_mask = (_per_head(mask, H) for mask in (key_mask, landmark_mask))
 
-    selected, landmark_values, landmark_lse = _probe(l_, k_, v_, key_mask, top_k, scale, branches != "route")
+    selected, landmark_values, landmark_lse = probe(l_, k_, v_, key_mask, top_k, scale, branches != "route")
     factor = scale * landmark_key_scale if branches != "route" else None
     o, lse, experts = _read_landmarks(q_, l_, landmark_values, landmark_mask, factor, s)
     if branches != "compress":
@@ -106,7 +106,7 @@ def _normalised(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return weights, total, top + total.log()
 
 
-def _probe(l: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, n: int, scale: float, values: bool):
+def probe(l: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, n: int, scale: float, values: bool):
     """Each landmark probes the keys: selected (G, m, n), landmark values (G, m, dv) and their lse (G, m), over key tiles."""
     G, m, _ = l.shape
     N, dv = k.shape[1], v.shape[2]
@@ -124,7 +124,7 @@ def _probe(l: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, n: int, scale: 
             _keep_best(best_score[heads], best_index[heads], S, keys.start)
         if values:
             weights, total, lse = _normalised(S)
-            _merge(
+            merge(
                 landmark_values[heads],
                 landmark_lse[heads],
                 torch.bmm(weights, v[heads, keys]).div_(total),
@@ -153,7 +153,7 @@ def _keep_best(best_score: Tensor, best_index: Tensor, S: Tensor, start: int) ->
     best_index[..., : score.shape[-1]] = index
 
 
-def _merge(o: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
+def merge(o: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
     """Combine two softmax parts by their normalisers, in place: (Z o + Z' o') / (Z + Z')."""
     share = torch.sigmoid(part_lse - lse).unsqueeze(
         -1
@@ -260,7 +260,7 @@ def _add_experts(
         part_lse.index_copy_(0, rows.view(-1), out_lse.view(-1))
     part, part_lse = part[:-1].view(G, N, s, o.shape[2]), part_lse[:-1].view(G, N, s)
     for slot in range(s):
-        _merge(o, lse, part[:, :, slot], part_lse[:, :, slot])
+        merge(o, lse, part[:, :, slot], part_lse[:, :, slot])
     return o, lse
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 MODULES = {
     "eager": "mita.attention.eager",
+    "flash": "mita.attention.flash",
     "native": "mita.attention.native.op",
     "triton": "mita.attention.triton.op",
 }

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -103,6 +104,8 @@ CASES = [
     Case("long rows", B=1, H=1, Nq=300, Nk=1024, m=3, d=4, options=_options(top_k=7)),
     Case("long rows with ties", B=1, H=1, Nq=40, Nk=1024, m=3, d=4, kind="duplicates", options=_options(top_k=7)),
 ]
+
+needs_a_compiler = pytest.mark.skipif(library.compiler() is None, reason="no C++ compiler")
 
 # The backends that run on a processor, and the widest type that each computes in, with the tolerance of that type.
 WIDEST = {"reference": torch.float64, "eager": torch.float64, "native": torch.float32}

@@ -8,7 +8,7 @@ from mita.attention import eager
 from mita.attention.native import library
 from mita.attention.reference import reference_attention
 
-from .cases import CASES, Case
+from .cases import CASES, Case, needs_a_compiler
 
 
 def run(tensors, options, **more):
@@ -48,7 +48,6 @@ def test_eager_in_float32(case):
     check_against_reference(case, 1e-5, torch.float32, backend="eager")
 
 
-needs_a_compiler = pytest.mark.skipif(library.compiler() is None, reason="no C++ compiler")
 ONE_EXPERT = [c for c in CASES if c.options.get("experts_per_query", 1) == 1]
 
 

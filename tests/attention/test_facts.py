@@ -9,7 +9,7 @@ from mita.attention.backends import choose
 from mita.attention.problem import Problem
 from mita.attention.selection import top_k
 
-from .cases import BACKENDS, TOLERANCE, WIDEST
+from .cases import BACKENDS, TOLERANCE, WIDEST, needs_a_compiler
 
 
 def tensors(*shape, n=3, seed=0, dtype=torch.float64):
@@ -131,16 +131,29 @@ def test_autocast_computes_as_pytorchs_attention_does():
     assert torch.equal(o, expected)
 
 
-def test_compiled_whole_with_changing_lengths():
-    def step(q, k, v):
-        return mita_attention(q * 1.5, k, v, q.unflatten(2, (4, -1)).mean(3), top_k=6).sum()
+def pooled_attention(q, k, v):
+    return mita_attention(q * 1.5, k, v, q.unflatten(2, (4, -1)).mean(3), top_k=6)
 
-    compiled = torch.compile(step, fullgraph=True, dynamic=True, backend="aot_eager")
+
+@pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=needs_a_compiler)])
+def test_compiled_whole_with_changing_lengths(compiler):
+    compiled = torch.compile(pooled_attention, fullgraph=True, dynamic=True, backend=compiler)
     for N in (40, 60):
         leaves = [t.requires_grad_() for t in tensors(1, 2, N, 8)]
-        expected = torch.autograd.grad(step(*leaves), leaves)
-        for got, wanted in zip(torch.autograd.grad(compiled(*leaves), leaves), expected):
+        expected = torch.autograd.grad(pooled_attention(*leaves).sum(), leaves)
+        for got, wanted in zip(torch.autograd.grad(compiled(*leaves).sum(), leaves), expected):
             torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+
+
+def test_exported_with_a_changing_length():
+    class Attention(torch.nn.Module):
+        def forward(self, q, k, v):
+            return pooled_attention(q, k, v)
+
+    length = {2: 4 * torch.export.Dim("quarter", min=5, max=100)}
+    program = torch.export.export(Attention(), tuple(tensors(1, 2, 40, 8)), dynamic_shapes=(length,) * 3)
+    given = tensors(1, 2, 64, 8, seed=1)
+    torch.testing.assert_close(program.module()(*given), pooled_attention(*given), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("levels", [3, 40, 10**6])
