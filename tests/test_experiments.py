@@ -23,7 +23,7 @@ def test_two_steps_of_every_experiment(name, tmp_path):
     config = experiment.compose([f"experiment={name}", *short])
     data = random_data(config)
     recipe = Recipe(**{**experiment.resolved(config.recipe), "batch_size": 2})
-    machine = Machine("cpu", progress=False, max_steps=2)
+    machine = Machine("cpu", progress=False, max_steps=2, max_batch_per_device=1)
     fabric = make_fabric(machine, recipe)
     folder = RunFolder(tmp_path)
     folder.open({})

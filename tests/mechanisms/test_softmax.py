@@ -42,3 +42,22 @@ def test_a_sequence_of_nothing_but_padding_gives_zero():
     o.sum().backward()
     assert o[1].eq(0).all() and q.grad[1].eq(0).all() and k.grad[1].eq(0).all() and v.grad[1].eq(0).all()
     assert o[0].ne(0).any() and v.grad[0].ne(0).any()
+
+
+def test_dropout_of_the_weights_is_for_training_only():
+    """On average over many draws, dropped attention is attention; a rate of 0 and evaluation draw nothing."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 1, 5, 4).unbind(0)
+    layout = TokenLayout((5,))
+    plain, dropping = build("softmax", 1, 4), build("softmax", 1, 4, dropout=0.5)
+    expected = plain(q, k, v, layout)
+    torch.testing.assert_close(dropping.eval()(q, k, v, layout), expected)
+    many = [t.expand(20_000, -1, -1, -1) for t in (q, k, v)]
+    dropped = dropping.train()(*many, layout)
+    assert not torch.allclose(dropped[0], expected[0])
+    torch.testing.assert_close(dropped.mean(0), expected[0], rtol=0, atol=0.05)
+    masked = dropping(*many, layout, torch.tensor([[True, True, False, True, False]]).expand(20_000, -1))
+    alone = plain(*(t[:, :, [0, 1, 3]] for t in (q, k, v)), TokenLayout((3,)))
+    torch.testing.assert_close(masked.mean(0)[:, [0, 1, 3]], alone[0], rtol=0, atol=0.05)
+    with pytest.raises(ValueError, match="rate in"):
+        build("softmax", 1, 4, dropout=1.0)
