@@ -27,5 +27,7 @@ if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
 fi
 echo "setup: installing requirements.txt into .venv; PyTorch alone is about 5 GB, so the first time takes minutes"
 .venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check -r requirements.txt
+# Seconds; without a C++ compiler the attention core runs in PyTorch, more slowly.
+.venv/bin/python -m mita.attention.native || echo "setup: going on without the native backend"
 echo "$wanted" >"$stamp"
 echo "setup: done; .venv/bin/python is the interpreter, make doctor says what this machine can run"

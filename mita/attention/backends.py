@@ -91,9 +91,7 @@ def _flash(problem: Problem) -> list[str]:
 BACKENDS = {
     b.name: b
     for b in (
-        Backend(
-            "native", "C++ on the processor, built by the machine's compiler (`mita.attention.native.library`)", _native
-        ),
+        Backend("native", "C++ on the processor, built by the machine's compiler (`mita.attention.native`)", _native),
         Backend("flash", "two calls of flash-attn, merged; only when asked for", _flash),
         Backend("triton", "kernels for NVIDIA GPUs", _triton),
         Backend("eager", "PyTorch on any device, memory linear in the number of tokens", _eager),

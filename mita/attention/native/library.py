@@ -1,6 +1,6 @@
 """Builds and loads `kernels.cpp`: plain C++ behind a C interface, so it needs a compiler, but no headers of PyTorch.
 
-`python -m mita.attention.native.library` builds it (seconds). Naming the backend builds it too; `auto` only uses what is built.
+`python -m mita.attention.native` builds it (seconds). Naming the backend builds it too; `auto` only uses what is built.
 """
 
 import ctypes
@@ -72,7 +72,3 @@ def _processor() -> str:
     info = Path("/proc/cpuinfo")
     flags = [x for x in info.read_text().splitlines() if x.startswith(("flags", "Features"))] if info.exists() else []
     return platform.machine() + platform.processor() + (flags[0] if flags else "")
-
-
-if __name__ == "__main__":
-    print(f"built: {build()}")
