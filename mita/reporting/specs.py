@@ -45,6 +45,11 @@ class Table:
     def experiments(self) -> tuple[str, ...]:
         return tuple(row.experiment for row in self.rows)
 
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Names of the runs that fill it."""
+        return self.experiments
+
 
 @dataclass(frozen=True)
 class TaskRow:
@@ -73,8 +78,12 @@ class TaskTable:
 
     @property
     def experiments(self) -> tuple[str, ...]:
-        names = {row.run.format(task).split(",")[0] for row in self.rows for task in self.tasks}
-        return (*sorted(names), *self.small)
+        return (*sorted({name.split(",")[0] for name in self.runs}), *self.small)
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Names of the runs that fill it."""
+        return tuple(row.run.format(task) for row in self.rows for task in self.tasks)
 
 
 def _deit(size: str, letter: str) -> tuple[Row, ...]:

@@ -56,7 +56,7 @@ def render_all(
             sheet = task_sheet(table, full, paper, controls)
         else:
             sheet = run_sheet(table, full, paper, costs)
-        others = others_note([run for run in runs if run.experiment in table.experiments], changed, controls)
+        others = others_note(table, runs, changed, controls)
         sheet = Sheet(sheet.title, sheet.blocks, sheet.columns, sheet.raw, (*sheet.notes, *others))
         for suffix, content in sheet.texts().items():
             path = results / "tables" / f"{table.name}.{suffix}"
@@ -68,13 +68,16 @@ def render_all(
     return stale
 
 
-def others_note(runs: list[Record], changed: Mapping[int, dict], controls: Mapping[str, dict]) -> list[str]:
-    """The runs that fill no cell, and why, with the control of the same data where there is one."""
+def others_note(
+    table: Table | TaskTable, runs: list[Record], changed: Mapping[int, dict], controls: Mapping[str, dict]
+) -> list[str]:
+    """The runs of the table's experiments that fill no cell, and why, with the control of the same data if there is one."""
     lines = []
     for run in runs:
-        settings = [f"{key} = {mine!r} in place of {own!r}" for key, (own, mine) in changed[id(run)].items()]
-        why = [*run.short, *settings]
-        if why:
+        why = [*run.short, *(f"{key} = {mine!r} in place of {own!r}" for key, (own, mine) in changed[id(run)].items())]
+        if run.name not in table.runs and not why:
+            why = ["no row of this table"]
+        if run.experiment in table.experiments and why:
             control = controls.get(run.experiment, {}).get("first_token")
             aside = "" if control is None else f", where the first token alone gives {control:.2f}"
             lines.append(f"- {run.name}, seed {run.seed}: {run.metrics[run.metric]:.2f}{aside} ({'; '.join(why)})")

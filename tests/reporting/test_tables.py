@@ -36,7 +36,7 @@ def records(tmp_path):
     folder = tmp_path / "records"
     runs = [record("deit_t_mita", seed, top1) for seed, top1 in enumerate((70.0, 71.0, 73.0))]
     runs += [record("deit_t_softmax", 0, 72.5), record("deit_s_mita", 0, 1.0, ("stopped at step 2",))]
-    runs.append(record("deit_s_softmax,attention=mita", 0, 99.0))
+    runs.append(replace(record("deit_s_softmax", 0, 99.0), name="deit_s_softmax,attention=mita"))
     for run in runs:
         run.save(folder / record_name(run.name, run.seed, run.short))
     return folder
@@ -63,7 +63,9 @@ def test_short_and_overridden_runs_fill_no_cell(records, tmp_path):
     table = rows(tmp_path / "tables")
     assert table["deit_s_mita"]["measured"] == ""
     assert table["deit_s_softmax"]["measured"] == ""
-    assert "- deit_s_mita, seed 0: 1.00 (stopped at step 2)" in (tmp_path / "tables/table2_deit.md").read_text()
+    text = (tmp_path / "tables/table2_deit.md").read_text()
+    assert "- deit_s_mita, seed 0: 1.00 (stopped at step 2)" in text
+    assert "- deit_s_softmax,attention=mita, seed 0: 99.00 (no row of this table)" in text
 
 
 def test_flops_have_their_own_difference(records, tmp_path):
