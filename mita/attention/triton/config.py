@@ -7,21 +7,22 @@ import torch
 import triton
 
 # greatest padded head dim: (BM, BN, warps, stages)
-PROBE = {64: (64, 32, 4, 2), 128: (32, 32, 4, 2), 256: (32, 32, 8, 2)}
+PROBE = {64: (64, 32, 4, 2), 128: (64, 32, 8, 2), 256: (32, 32, 8, 2)}
 PROBE_FLOAT32 = {64: (32, 32, 4, 2), 128: (16, 32, 4, 2), 256: (16, 16, 4, 1)}
 # (greatest dim, BQ): (BN, warps, stages)
 ATTEND = {
-    (64, 64): (64, 4, 2), (64, 32): (32, 2, 2), (64, 16): (32, 1, 2),
-    (128, 64): (32, 4, 2), (128, 32): (32, 2, 2), (128, 16): (32, 2, 2),
-    (256, 64): (16, 8, 2), (256, 32): (32, 4, 2), (256, 16): (16, 2, 2),
+    (64, 128): (64, 8, 2), (64, 64): (32, 4, 2), (64, 32): (64, 4, 2), (64, 16): (64, 2, 2),
+    (128, 128): (32, 8, 2), (128, 64): (64, 8, 2), (128, 32): (32, 4, 2), (128, 16): (32, 2, 2),
+    (256, 128): (32, 8, 2), (256, 64): (32, 8, 2), (256, 32): (32, 8, 2), (256, 16): (16, 4, 2),
 }  # fmt: skip
 ATTEND_FLOAT32 = {64: (16, 32, 4, 2), 128: (16, 32, 4, 2), 256: (16, 16, 4, 1)}  # dim: (BQ, BN, warps, stages)
 GATE = {64: (64, 64, 4, 2), 128: (64, 64, 4, 2), 256: (64, 32, 4, 2)}  # dim: (BQ, BN, warps, stages)
 GATE_FLOAT32 = {64: (32, 32, 4, 2), 128: (32, 32, 4, 1), 256: (16, 32, 4, 1)}
 
 CUT_ENTRIES = 256  # entries of lists that a warp holds in registers
+ALL = {"maxnreg": 255}  # or ptxas may save registers at the price of spills
 PROGRAMS = 1024  # enough for the largest GPU a few times over; a function of nothing but sizes, so that results are too
-SHORT = {"keys": 256, "landmarks": 64, "dim": 64}
+SHORT = {"keys": 256, "dim": 64, "scores": 8192}  # greatest sizes, and landmarks x keys, padded
 
 
 def _row(table: dict, dim: int) -> tuple[int, ...]:
@@ -31,12 +32,12 @@ def _row(table: dict, dim: int) -> tuple[int, ...]:
 def probe(dtype: torch.dtype, dim: int, top_k: int) -> dict[str, int]:
     """Sizes of `probe_kernel`."""
     BM, BN, warps, stages = _row(PROBE_FLOAT32 if dtype == torch.float32 else PROBE, dim)
-    return {"BM": BM, "BN": BN, **_lists(BM, top_k + 2 * BN, warps), "num_warps": warps, "num_stages": stages}
+    return {"BM": BM, "BN": BN, **_lists(BM, top_k + 2 * BN, warps), "num_warps": warps, "num_stages": stages, **ALL}
 
 
 def merge(capacity: int) -> dict[str, int]:
     """Sizes of `merge_kernel`, for lists of that capacity."""
-    return {"BM": 16, "BN": 16, **_lists(16, capacity, 4), "num_warps": 4}
+    return {"BM": 16, "BN": 32, **_lists(16, capacity, 4), "num_warps": 4, **ALL}
 
 
 def _lists(rows: int, capacity: int, warps: int) -> dict[str, int]:
@@ -62,7 +63,7 @@ def attend(dtype: torch.dtype, dim: int, rows_an_expert: int) -> dict[str, int]:
     if dtype == torch.float32:
         BQ, BN, warps, stages = _row(ATTEND_FLOAT32, dim)
     else:
-        BQ = 64 if rows_an_expert > 48 else 32 if rows_an_expert > 20 else 16
+        BQ = next(size for size in (128, 64, 32, 16) if rows_an_expert >= 3 * size or size == 16)
         BN, warps, stages = _row({size: row for (size, q), row in ATTEND.items() if q == BQ}, dim)
     return {"BQ": BQ, "BN": BN, "num_warps": warps, "num_stages": stages}
 
@@ -70,12 +71,13 @@ def attend(dtype: torch.dtype, dim: int, rows_an_expert: int) -> dict[str, int]:
 def short(keys: int, landmarks: int, top_k: int) -> dict[str, int]:
     """Sizes of `short_kernel`."""
     BM, BN, BK = (max(16, triton.next_power_of_2(n)) for n in (landmarks, keys, top_k))
-    return {"BQ": 32, "BM": BM, "BN": BN, "BK": BK, "num_warps": 4 if BM * BN <= 8192 else 8, "num_stages": 1}
+    return {"BQ": 32, "BM": BM, "BN": BN, "BK": BK, "num_warps": 8, "num_stages": 1}
 
 
 def is_short(dtype: torch.dtype, keys: int, landmarks: int, top_k: int, dim: int, slots: int, branches: str) -> bool:
     """Whether `short_kernel` can take the problem."""
-    fits = max(keys, top_k) <= SHORT["keys"] and landmarks <= SHORT["landmarks"] and dim <= SHORT["dim"]
+    sizes = short(keys, landmarks, top_k)
+    fits = max(keys, top_k) <= SHORT["keys"] and dim <= SHORT["dim"] and sizes["BM"] * sizes["BN"] <= SHORT["scores"]
     return fits and slots == 1 and branches != "compress" and dtype != torch.float32
 
 

@@ -102,7 +102,7 @@ def sort_queries(experts: Tensor, m: int) -> tuple[Tensor, Tensor]:
     experts = experts.contiguous()
     blocks = triton.cdiv(n, SORT_BLOCK)
     counts = torch.zeros(G, 1 + (m + 1) * blocks, dtype=torch.int32, device=experts.device)
-    sizes = {"BLOCK": SORT_BLOCK, "COLUMNS": 64, "num_warps": 8}
+    sizes = {"BLOCK": SORT_BLOCK, "COLUMNS": 32, "num_warps": 8}
     count_kernel[(G * blocks,)](experts, counts, n, m, blocks, **sizes)
     before = counts.cumsum(1, dtype=torch.int32)
     order = torch.empty(G, n, dtype=torch.int32, device=experts.device)

@@ -54,10 +54,12 @@ def short_kernel(
     if VALUES is not None:
         nothing = tl.zeros([BM], tl.float32)
         s = tl.where(real[None, :], s, float("-inf"))
-        values, lse = softmax_end(*softmax_step(s, v, nothing - float("inf"), nothing, tl.zeros([BM, E], tl.float32)))
-        at = g * m + landmarks
-        tl.store(VALUES + at[:, None] * e + columns[None, :], values, mask=first[:, None] & (columns[None, :] < e))
-        tl.store(VALUES_LSE + at, lse, mask=first)
+        values, values_lse = softmax_end(
+            *softmax_step(s, v, nothing - float("inf"), nothing, tl.zeros([BM, E], tl.float32))
+        )
+        own = g * m + landmarks
+        tl.store(VALUES + own[:, None] * e + columns[None, :], values, mask=first[:, None] & (columns[None, :] < e))
+        tl.store(VALUES_LSE + own, values_lse, mask=first)
         values = values.to(v.dtype)
 
     Q = head_of(Q, g, heads, q_batch, q_head)
