@@ -19,9 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-import experiment  # noqa: E402
-from datasets import Data  # noqa: E402
-from datasets.lra.statistics import first_token_accuracy, majority_accuracy  # noqa: E402
+import experiment
+from datasets import Data
+from datasets.lra.statistics import first_token_accuracy, majority_accuracy
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

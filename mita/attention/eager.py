@@ -30,14 +30,14 @@ def forward(
     """
     B, H, Nq, _ = q.shape
     m, dv, s = landmarks.shape[2], v.shape[3], experts_per_query
-    q_, k_, v_, l_ = (_flat(t) for t in (q, k, v, landmarks))
+    q_, k_, v_, l_ = (flat(t) for t in (q, k, v, landmarks))
     key_mask, landmark_mask = (_per_head(mask, H) for mask in (key_mask, landmark_mask))
 
     selected, landmark_values, landmark_lse = probe(l_, k_, v_, key_mask, top_k, scale, branches != "route")
     factor = scale * landmark_key_scale if branches != "route" else None
     o, lse, experts = _read_landmarks(q_, l_, landmark_values, landmark_mask, factor, s)
     if branches != "compress":
-        o, lse = _add_experts(o, lse, q_, k_, v_, selected, experts, scale)
+        o, lse = add_experts(o, lse, q_, k_, v_, selected, experts, scale)
 
     probes = landmark_values.shape[1]
     return (
@@ -55,7 +55,7 @@ def backward(
     shapes = [(t.shape, t.dtype) for t in (q, k, v, landmarks)]
     H = q.shape[1]
     grad_o, q, k, v, landmarks, o, landmark_values = (
-        _flat(t) for t in (grad_o, q, k, v, landmarks, o, landmark_values)
+        flat(t) for t in (grad_o, q, k, v, landmarks, o, landmark_values)
     )
     lse, landmark_lse = lse.flatten(0, 1), landmark_lse.flatten(0, 1)
     key_mask, landmark_mask = (_per_head(mask, H) for mask in (key_mask, landmark_mask))
@@ -72,7 +72,7 @@ def backward(
     return tuple(grad.view(shape).to(dtype) for grad, (shape, dtype) in zip((dq, dk, dv, dl), shapes, strict=True))
 
 
-def _flat(t: Tensor) -> Tensor:
+def flat(t: Tensor) -> Tensor:
     """(B, H, N, d) to contiguous (B*H, N, d), half types to float32."""
     return t.to(torch.float64 if t.dtype == torch.float64 else torch.float32).flatten(0, 1).contiguous()
 
@@ -247,7 +247,7 @@ def _rows(t: Tensor, index: Tensor) -> Tensor:
     return t.flatten(0, 1).index_select(0, index.view(-1)).view(*index.shape, t.shape[-1])
 
 
-def _add_experts(
+def add_experts(
     o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, selected: Tensor, experts: Tensor, scale: float
 ):
     """Add the routed branch to (o, lse), in place."""

@@ -9,14 +9,33 @@ from typing import Any
 from torch import nn
 
 from .. import registry
+from .agent import AgentAttention
 from .base import Mechanism
+from .linear import LinearAttention
+from .linformer import Linformer
 from .mita import MiTA
+from .moba import MoBA
+from .nystromformer import Nystromformer
+from .performer import Performer
+from .reformer import Reformer
 from .softmax import SoftmaxAttention
+from .softmax_naive import NaiveSoftmaxAttention
 
 MECHANISMS: dict[str, Callable[..., nn.Module]] = {
     "softmax": SoftmaxAttention,
+    "softmax_naive": NaiveSoftmaxAttention,
     "mita": MiTA,
     "mita_released": partial(MiTA, landmark_scale="double", landmark_tokens="first"),
+    # either branch alone, with as many entries a query as both together
+    "mita_route": partial(MiTA, branches="route", top_k=50),
+    "mita_compress": partial(MiTA, branches="compress", num_landmarks=49),
+    "agent": AgentAttention,
+    "moba": MoBA,
+    "linear": LinearAttention,
+    "linformer": Linformer,
+    "nystromformer": Nystromformer,
+    "performer": Performer,
+    "reformer": Reformer,
 }
 
 

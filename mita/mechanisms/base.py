@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from torch import Tensor, nn
 
 from ..layout import TokenLayout
 
 
-class Mechanism(nn.Module):
+class Mechanism(nn.Module, ABC):
     """Attention between given heads: (q, k, v) of shape (B, H, N, d) to o of the same shape. Not causal.
 
     A mechanism implements `attend` and `multiply_adds`. It has no projections: those are `MultiHeadAttention`'s.
@@ -38,10 +40,10 @@ class Mechanism(nn.Module):
             q, k, v = (t.masked_fill(pads, 0) for t in (q, k, v))
         return self.attend(q, k, v, layout, key_mask)
 
+    @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, key_mask: Tensor | None) -> Tensor:
         """As `forward`, after the checks and with q, k and v zero at padded positions."""
-        raise NotImplementedError
 
+    @abstractmethod
     def multiply_adds(self, layout: TokenLayout) -> int:
         """Multiply-adds of all heads for one sequence of this layout (convention: `mita.cost`)."""
-        raise NotImplementedError

@@ -110,3 +110,11 @@ def test_changes_are_those_of_the_settings_that_matter():
 def test_every_run_of_the_table_is_an_experiment_there_is():
     known = experiment.groups()["experiment"]
     assert set(TABLE.experiments) <= set(known)
+
+
+@pytest.mark.parametrize("row", TABLE.rows, ids=lambda row: row.label)
+def test_every_row_can_be_run_under_its_name(row):
+    for task in TABLE.tasks:
+        name = row.run.format(task)
+        chosen, *attention = name.split(",")
+        assert experiment.compose([f"experiment={chosen}", *attention]).name == name
