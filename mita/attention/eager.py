@@ -54,9 +54,7 @@ def backward(
     """Gradients of q, k, v and landmarks, from the forward's outputs; selection and routing carry none."""
     shapes = [(t.shape, t.dtype) for t in (q, k, v, landmarks)]
     H = q.shape[1]
-    grad_o, q, k, v, landmarks, o, landmark_values = (
-        flat(t) for t in (grad_o, q, k, v, landmarks, o, landmark_values)
-    )
+    grad_o, q, k, v, landmarks, o, landmark_values = (flat(t) for t in (grad_o, q, k, v, landmarks, o, landmark_values))
     lse, landmark_lse = lse.flatten(0, 1), landmark_lse.flatten(0, 1)
     key_mask, landmark_mask = (_per_head(mask, H) for mask in (key_mask, landmark_mask))
     if branches == "route":

@@ -23,6 +23,7 @@ from .backward_queries import delta_kernel, probes_kernel, queries_kernel
 from .route import sort_queries
 
 SCRATCH_BYTES = 32 << 20
+DELTA_TILE = 64
 
 
 def backward(
@@ -56,11 +57,15 @@ def backward(
     return grads
 
 
-def _options(kernel, q: Tensor, v: Tensor) -> dict:
-    """Dims and tile sizes of a kernel, and how it is launched."""
+def _options(kernel, q: Tensor, v: Tensor, rows: int) -> dict:
+    """Dims and tile sizes of a kernel in which `rows` rows stay, and how it is launched."""
     d, e = q.shape[-1], v.shape[-1]
-    D, E = (max(16, triton.next_power_of_2(n)) for n in (d, e))
-    return {"d": d, "e": e, "D": D, "E": E, **sizes(kernel, q.dtype, max(D, E))}
+    D, E = _pad(d), _pad(e)
+    return {"d": d, "e": e, "D": D, "E": E, **sizes(kernel, q.dtype, max(D, E), rows)}
+
+
+def _pad(width: int) -> int:
+    return max(16, triton.next_power_of_2(width))
 
 
 def _strides(*tensors: Tensor) -> tuple[int, ...]:
@@ -77,16 +82,17 @@ def _delta(grad_o: Tensor, o: Tensor) -> Tensor:
     """rowsum(dO * O), (G, N) float32."""
     H, (G, N, e) = grad_o.shape[1], o.shape
     delta = torch.empty(G, N, dtype=torch.float32, device=o.device)
-    E, options = max(16, triton.next_power_of_2(e)), sizes(delta_kernel, o.dtype, e)
-    tiles = triton.cdiv(N, options["BQ"])
-    delta_kernel[(G * tiles,)](grad_o, o, delta, N, H, tiles, *_strides(grad_o), e=e, E=E, **options)
+    tiles = triton.cdiv(N, DELTA_TILE)
+    delta_kernel[(G * tiles,)](
+        grad_o, o, delta, N, H, tiles, *_strides(grad_o), e=e, E=_pad(e), BQ=DELTA_TILE, num_warps=4
+    )
     return delta
 
 
 def _landmarks(grad_o, q, lse, delta, landmarks, values, mask, factor) -> tuple[Tensor, Tensor]:
     """Gradients of landmarks (G, m, d) and landmark values (G, m, dv) in the shared branch, float32."""
     (_, H, N, d), (G, m, e), length = q.shape, values.shape, _part_length(values.shape[1])
-    options = _options(landmarks_kernel, q, values)
+    options = _options(landmarks_kernel, q, values, m)
     parts, tiles = triton.cdiv(N, length), triton.cdiv(m, options["BN"])
     dl, d_values = (torch.empty(G, parts, m, n, dtype=torch.float32, device=q.device) for n in (d, e))
     landmarks_kernel[(G * parts * tiles,)](
@@ -99,7 +105,7 @@ def _landmarks(grad_o, q, lse, delta, landmarks, values, mask, factor) -> tuple[
 def _probes(landmarks, d_values, lse, delta, k, v, mask, scale) -> Tensor:
     """Gradient of the landmarks (G, m, d) through their weights on the keys, float32."""
     (_, H, Nk, d), (G, m, _), length = k.shape, landmarks.shape, _part_length(landmarks.shape[1])
-    options = _options(probes_kernel, k, v)
+    options = _options(probes_kernel, k, v, m)
     parts, tiles = triton.cdiv(Nk, length), triton.cdiv(m, options["BQ"])
     dl = torch.empty(G, parts, m, d, dtype=torch.float32, device=k.device)
     probes_kernel[(G * parts * tiles,)](
@@ -111,7 +117,7 @@ def _probes(landmarks, d_values, lse, delta, k, v, mask, scale) -> Tensor:
 def _keys(grad_o, q, lse, delta, k, v, probes, mask, routed, scale, dk, dv) -> None:
     """Write dk and dv, for as many heads at a time as the experts' compact rows allow."""
     (B, H, Nk, d), N, e = k.shape, q.shape[2], v.shape[3]
-    options = _options(keys_kernel, k, v)
+    options = _options(keys_kernel, k, v, Nk)
     tiles, G, probing = triton.cdiv(Nk, options["BN"]), B * H, probes or (None,) * 4
     if routed is None:
         m = probes[0].shape[1]
@@ -123,7 +129,7 @@ def _keys(grad_o, q, lse, delta, k, v, probes, mask, routed, scale, dk, dv) -> N
     m, top_k = selected.shape[1:]
     at_once = min(G, _heads_at_once(q.nbytes, m * top_k * (d + e) * q.itemsize))
     rows = tuple(q.new_empty(at_once, m, top_k, n) for n in (d, e))
-    expert_options = _options(expert_kernel, k, v)
+    expert_options = _options(expert_kernel, k, v, top_k)
     expert_tiles = triton.cdiv(top_k, expert_options["BN"])
     for first in range(0, G, at_once):
         heads = min(at_once, G - first)
@@ -144,14 +150,16 @@ def _heads_at_once(bytes_of_q: int, bytes_of_rows: int) -> int:
 
 def _queries(grad_o, q, lse, delta, k, v, shared, routed, scale, dq) -> None:
     """Write dq."""
-    (B, H, N, d), options = q.shape, _options(queries_kernel, q, v)
+    B, H, N, d = q.shape
     landmarks, values, mask, factor = shared or (None, None, None, 0.0)
+    selected, order, starts = routed or (None, None, None)
     if routed is None:
-        selected = order = starts = None
-        m, top_k, slots, tiles = landmarks.shape[1], 0, 1, triton.cdiv(N, options["BQ"])
+        m, top_k, slots = landmarks.shape[1], 0, 1
+        options = _options(queries_kernel, q, v, N)
+        tiles = triton.cdiv(N, options["BQ"])
     else:
-        selected, order, starts = routed
         m, top_k, slots = *selected.shape[1:], order.shape[1] // N
+        options = _options(queries_kernel, q, v, 2 * N * slots // (3 * m))  # an expert's last tile is half empty
         tiles = N * slots // options["BQ"] + m + 1
     rows = dq if slots == 1 else q.new_empty(B * H, N * slots, d)
     queries_kernel[(B * H * tiles,)](

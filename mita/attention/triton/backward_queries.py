@@ -28,7 +28,7 @@ def _add_keys(
     dq, q, do, lse, delta, K, V, INDEX, MASK, first, low, high, factor, k_row, v_row,
     d: tl.constexpr, e: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Add to dq what the keys low ... high - 1 give, or those that INDEX has there; MASK, from `first` on, says which are real."""
+    """Add to dq what the keys low ... high - 1 give, or those that INDEX has there; MASK, from `first` on, hides keys."""
     for start in range(low, high, BN):
         keys = start + tl.arange(0, BN)
         there = keys < high
