@@ -1,0 +1,41 @@
+"""mmsegmentation without a compiler: mmcv-lite has no compiled operators, but importing mmseg asks for some by name."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
+
+PACKAGES = ("mmseg", "mmengine", "mmcv")
+
+
+def prepare_mmseg() -> None:
+    """Call before the first import of mmseg. Does nothing where mmcv has its compiled operators.
+
+    Otherwise `mmcv.ops` becomes a stand-in that has every name, and says what to install when one of them is used.
+
+    Raises:
+        ValueError: mmseg, mmengine or mmcv is not installed.
+    """
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"segmentation needs {', '.join(missing)}; run .venv/bin/pip install -r requirements-seg.txt (no compiler needed)"
+        )
+    if importlib.util.find_spec("mmcv._ext") is None:
+        sys.modules.setdefault("mmcv.ops", _Operators("mmcv.ops"))
+
+
+class _Operators(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def refuse(self, *args: Any, **options: Any) -> None:
+            raise RuntimeError(
+                f"mmcv.ops.{name} is one of mmcv's compiled operators, which mmcv-lite does not have; install the full mmcv "
+                "(nothing in this project needs it)"
+            )
+
+        return type(name, (), {"__init__": refuse})  # a class, as mmseg also inherits from some and tests for others
