@@ -24,6 +24,7 @@ def evaluate(
     collate: Callable | None = None,
 ) -> dict[str, float]:
     """The task's metrics over a data set. `model` is the bare module: a device may have fewer batches than another."""
+    batch_size = min(batch_size, task.evaluation_batch or batch_size)
     loader = eval_loader(
         dataset, batch_size, rank=fabric.global_rank, world=fabric.world_size, workers=workers, collate=collate
     )  # fmt: skip

@@ -11,6 +11,7 @@ from ..registry import build
 from .mix import Mix, soft_targets
 
 Sums = dict[str, Tensor]
+IGNORED = 255  # label of pixels that count nowhere
 
 
 class Classification:
@@ -26,6 +27,7 @@ class Classification:
 
     metric = "top1"
     higher_is_better = True
+    evaluation_batch = None  # items evaluated at once; None for as many as fit
 
     def __init__(
         self,
@@ -88,9 +90,72 @@ class Classification:
         return {"loss": sums["loss"].item() / items, **percent}
 
 
-TASKS = {"classification": Classification}
+class Segmentation:
+    """One label per pixel; label 255 counts nowhere.
+
+    Training items have "image" (C, h, w) and "target" (h, w) of one size. Evaluation items come one at a time; the target is of
+    the original image's size, and the model's `predict` answers in that size.
+
+    Args:
+        num_classes: number of classes K.
+        window, stride: in pixels, of the windows that slide over an image to be evaluated.
+        scales: factors on the image's sides whose predictions are averaged; flip: average with the mirrored image's too.
+    """
+
+    metric = "miou"
+    higher_is_better = True
+    evaluation_batch = 1
+
+    def __init__(
+        self, num_classes: int, *, window: int, stride: int, scales: tuple[float, ...] = (1.0,), flip: bool = False
+    ) -> None:
+        if not 1 <= stride <= window:
+            raise ValueError(f"task.stride must be from 1 to task.window={window}, but it is {stride}.")
+        if not scales or min(scales) <= 0:
+            raise ValueError(f"task.scales must be factors above 0, but they are {list(scales)}.")
+        self.num_classes = num_classes
+        self.windows = {"window": window, "stride": stride, "scales": tuple(scales), "flip": flip}
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], generator: np.random.Generator) -> Tensor:
+        """Mean cross entropy of the labelled pixels of a batch (0 when there is none)."""
+        target = batch["target"]
+        total = F.cross_entropy(model(batch["image"]).float(), target, ignore_index=IGNORED, reduction="sum")
+        return total / (target != IGNORED).sum().clamp(min=1)
+
+    def zeros(self, device: torch.device) -> Sums:
+        """Sums over no items."""
+        names = ("intersect", "predicted", "labelled")
+        return {name: torch.zeros(self.num_classes, dtype=torch.float64, device=device) for name in names}
+
+    def sums(self, model: nn.Module, batch: dict[str, Tensor]) -> Sums:
+        """Pixels of each class that are predicted right, predicted and labelled, among the labelled pixels of a batch."""
+        parts = [
+            self._counts(model, image, target) for image, target in zip(batch["image"], batch["target"], strict=True)
+        ]
+        return {name: sum(part[name] for part in parts) for name in parts[0]}
+
+    def summarize(self, sums: Sums) -> dict[str, float]:
+        """Intersection over union and accuracy, each the mean over the classes that are there, and the pixels' accuracy, in
+        percent. A class that is neither predicted nor labelled anywhere is in no mean."""
+        intersect, predicted, labelled = (sums[name] for name in ("intersect", "predicted", "labelled"))
+        union = predicted + labelled - intersect
+        return {
+            "miou": 100 * (intersect / union)[union > 0].mean().item(),
+            "macc": 100 * (intersect / labelled)[labelled > 0].mean().item(),
+            "pixel_accuracy": 100 * (intersect.sum() / labelled.sum()).item(),
+        }
+
+    def _counts(self, model: nn.Module, image: Tensor, target: Tensor) -> Sums:
+        predicted = model.predict(image, tuple(target.shape), **self.windows).argmax(0)
+        there = target != IGNORED
+        predicted, target = predicted[there], target[there]
+        pixels = {"intersect": target[predicted == target], "predicted": predicted, "labelled": target}
+        return {name: torch.bincount(p, minlength=self.num_classes).double() for name, p in pixels.items()}
 
 
-def build_task(name: str, num_classes: int, **options) -> Classification:
+TASKS = {"classification": Classification, "segmentation": Segmentation}
+
+
+def build_task(name: str, num_classes: int, **options) -> Classification | Segmentation:
     """The task `name`; raises ValueError, with the nearest names, for an unknown name or option."""
     return build("task", TASKS, name, num_classes, **options)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .backbone import Backbone
 from .cbt_head import CBTHead
+from .inference import predict
 from .weights import load_backbone
 
 
@@ -78,6 +79,10 @@ class Segmenter(nn.Module):
         scores = self.decoder(self.encoder(images))
         padded = [side * self.encoder.patch_size for side in scores.shape[-2:]]
         return F.interpolate(scores, size=padded, mode="bilinear", align_corners=False)[..., :height, :width]
+
+    def predict(self, image: Tensor, size: tuple[int, int], **windows) -> Tensor:
+        """Probabilities (K, height, width) of an image (channels, H, W) of any size; see `inference.predict`."""
+        return predict(self, image, size, **windows)
 
     def no_weight_decay(self) -> set[str]:
         """Parameters, besides biases and norms, that weight decay leaves alone."""

@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
-import math
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import timm
-import torch
-from timm.layers import resample_abs_pos_embed
-from timm.models import VisionTransformer as TimmVisionTransformer
 from timm.models import adapt_input_conv
 from torch import Tensor
 
+from ..checkpoints import LoadReport, resample_positions, to_project
 from ..vit import VisionTransformer
+from ..weight_files import read_weights
 
-PREFIXES = ("module.", "encoder.", "backbone.")  # of distributed training, the authors' segmenters, mmsegmentation
+PREFIXES = ("encoder.", "backbone.")  # of the authors' segmenters and of mmsegmentation
 HEADS = ("head.", "head_dist.", "decoder.", "decode_head.", "pre_logits.")
-
-
-@dataclass(frozen=True)
-class LoadReport:
-    """What `load_backbone` did: names of the model that were loaded, those of them that had to be adapted, names that the
-    source did not have (they keep their initial values), and the source's names that the model has no use for."""
-
-    source: str
-    loaded: tuple[str, ...]
-    adapted: tuple[str, ...]
-    missing: tuple[str, ...]
-    unused: tuple[str, ...]
-
-    def __str__(self) -> str:
-        parts = [f"{self.source}: {len(self.loaded)} tensors loaded"]
-        for label in ("adapted", "missing", "unused"):
-            names = getattr(self, label)
-            if names:
-                parts.append(f"{label}: {', '.join(names[:4])}" + (f" and {len(names) - 4} more" * (len(names) > 4)))
-        return "; ".join(parts)
 
 
 def load_backbone(model: VisionTransformer, source: str | Path) -> LoadReport:
@@ -57,7 +32,8 @@ def load_backbone(model: VisionTransformer, source: str | Path) -> LoadReport:
     Raises:
         ValueError: there is no such file, it cannot be read, or it is of a transformer of another size.
     """
-    state, own = _strip(_read(source)), model.state_dict()
+    given, left_out = to_project(_read(source), str(source))
+    state, own = _strip(given), model.state_dict()
     loaded = {name: _fit(name, tensor, model) for name, tensor in state.items() if name in own}
     if "patch_embed.proj.weight" not in loaded or not any(name.startswith("blocks.") for name in loaded):
         raise ValueError(
@@ -77,37 +53,19 @@ def load_backbone(model: VisionTransformer, source: str | Path) -> LoadReport:
         adapted=tuple(name for name, tensor in loaded.items() if tensor is not state[name]),
         missing=tuple(name for name in own if name not in loaded),
         unused=tuple(name for name in state if name not in own and not name.startswith(HEADS)),
+        left_out=left_out,
     )
 
 
 def _read(source: str | Path) -> dict[str, Tensor]:
-    path = Path(source)
-    if path.is_dir():
-        path = path / "best.ckpt"
-    if not path.is_file():
-        if timm.is_model(str(source)):
-            return _from_timm(str(source))
-        raise ValueError(
-            f"there are no weights {source}: it is neither a file or run folder nor the name of a model of timm; "
-            "give one, or null for random weights"
-        )
-    try:
-        if path.suffix == ".npz":
-            return _read_npz(path)
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(path)
-        with torch.serialization.safe_globals([argparse.Namespace]):  # DeiT's and timm's files hold their arguments
-            state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # readers raise whatever they meet
-        raise ValueError(
-            f"{path} cannot be read as weights ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
-        ) from error
-    for key in ("model", "state_dict"):
-        if isinstance(state.get(key), dict):
-            return state[key]
-    return state
+    if Path(source).is_file() or (Path(source) / "best.ckpt").is_file():
+        return read_weights(source)
+    if timm.is_model(str(source)):
+        return _from_timm(str(source))
+    raise ValueError(
+        f"there are no weights {source}: it is neither a file or run folder nor the name of a model of timm; "
+        "give one, or null for random weights"
+    )
 
 
 def _from_timm(name: str) -> dict[str, Tensor]:
@@ -120,22 +78,6 @@ def _from_timm(name: str) -> dict[str, Tensor]:
         ) from error
 
 
-def _read_npz(path: Path) -> dict[str, Tensor]:
-    """AugReg's form, read by timm's reader into a model of timm of the file's own size."""
-    with np.load(path) as arrays:
-        shapes = {name.removeprefix("opt/target/"): arrays[name].shape for name in arrays.files}
-    patch, _, channels, width = shapes["embedding/kernel"]
-    side = round((shapes["Transformer/posembed_input/pos_embedding"][1] - 1) ** 0.5)
-    heads = shapes["Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel"][1]
-    twin = TimmVisionTransformer(
-        img_size=side * patch, patch_size=patch, in_chans=channels, num_classes=0, embed_dim=width,
-        depth=len({name.split("/")[1] for name in shapes if name.startswith("Transformer/encoderblock_")}),
-        num_heads=heads, mlp_ratio=shapes["Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"][1] / width,
-    )  # fmt: skip
-    twin.load_pretrained(str(path))
-    return twin.state_dict()
-
-
 def _strip(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Names from the transformer on, without what it is a part of."""
     for prefix in PREFIXES:
@@ -146,13 +88,8 @@ def _strip(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _fit(name: str, tensor: Tensor, model: VisionTransformer) -> Tensor:
     """The tensor for the model's grid and channels; the same object where nothing is to be done."""
-    if name == "pos_embed" and tensor.ndim == 3:
-        on_class = int(model.class_position)
-        places = tensor.shape[1] - on_class
-        if math.isqrt(max(places, 0)) ** 2 == places:
-            return resample_abs_pos_embed(
-                tensor, model.grid, num_prefix_tokens=on_class, interpolation="bilinear", antialias=False
-            )
+    if name == "pos_embed":
+        return resample_positions(tensor, model, interpolation="bilinear", antialias=False)
     channels = model.patch_embed.proj.in_channels
     if name == "patch_embed.proj.weight" and tensor.ndim == 4 and tensor.shape[1] != channels:
         return _adapt_channels(tensor, channels)
