@@ -17,13 +17,15 @@ DOCUMENTS = [
     *ROOT.glob("*.md"), *ROOT.glob("scripts/*.sh"), *ROOT.glob("configs/experiment/*.yaml"), *ROOT.glob("results/tables/*.md"),
     ROOT / "train.py", ROOT / "evaluate.py", ROOT / "command_line.py", ROOT / "Makefile",
 ]  # fmt: skip
+FAMILIES = r"(?:deit|ade20k)_[tsbl]|deit3_s|vit5_[sbl]|lra_[a-z]+|longdoc_\d+k|digit_scenes|digits"
 compose = functools.cache(lambda name: experiment.compose([f"experiment={name}"]))
 
 
 def named(text: str) -> set[str]:
     """Experiments that a text names: experiment=a,b, and words like deit_s_mita."""
-    given = {name for names in re.findall(r"experiment=([a-z0-9_,]+)(?![\w.(])", text) for name in names.split(",")}
-    return {name for name in given | set(re.findall(r"\b(?:deit_[tsb]|digits)_[a-z_]+[a-z]\b", text)) if name}
+    given = {name for names in re.findall(r"experiment=([a-z0-9_,]+)(?![\w.($<{])", text) for name in names.split(",")}
+    words = re.findall(rf"\b(?:{FAMILIES})_[a-z_]+[a-z]\b", text)
+    return {name for name in given | set(words) if name}
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

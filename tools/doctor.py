@@ -22,7 +22,7 @@ PACKAGES = {  # import name: (what it is for, how to get it)
     "sklearn": ("the digits", "make setup"),
     "triton": ("GPU kernels", "comes with torch on Linux"),
     "wandb": ("logger=wandb", "make setup"),
-    "mmseg": ("segmentation", "pip install -r requirements-seg.txt"),
+    "mmseg": ("segmentation", "pip install -r requirements.txt"),
     "pyarrow": ("long documents in parquet files", "pip install pyarrow"),
     "flash_attn": ("a backend on explicit request, never needed", "pip install flash-attn, with a CUDA compiler"),
 }

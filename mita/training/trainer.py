@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import resource
 import time
 from dataclasses import dataclass, field
 
@@ -15,6 +14,7 @@ from torch import nn
 
 from .evaluation import evaluate
 from .loader import Batches, micro_steps, train_loader
+from .memory import peak_memory_mib
 from .optim import Schedule, build_optimizer
 from .progress import Progress
 from .recipe import Machine, Recipe
@@ -290,14 +290,10 @@ class Trainer:
         )
         if self.data.short:
             short.append(self.data.short)
-        if self.fabric.device.type == "cuda":
-            peak = torch.cuda.max_memory_allocated(self.fabric.device) / 2**20
-        else:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return Result(
             best=self.best, last=self.last, tested=tested, steps=self.step, epochs=self.step / self.batches.per_pass,
             steps_per_second=self.timed_steps / self.train_seconds if self.train_seconds else 0.0,
-            peak_memory_mib=peak, hours=self.seconds / 3600, short=short,
+            peak_memory_mib=peak_memory_mib(self.fabric.device), hours=self.seconds / 3600, short=short,
         )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ def prepare_mmseg() -> None:
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(
-            f"segmentation needs {', '.join(missing)}; run .venv/bin/pip install -r requirements-seg.txt (no compiler needed)"
+            f"segmentation needs {', '.join(missing)}; run make setup, or pip install -r requirements.txt (no compiler needed)"
         )
     if importlib.util.find_spec("mmcv._ext") is None:
         sys.modules.setdefault("mmcv.ops", _Operators("mmcv.ops"))

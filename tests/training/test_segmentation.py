@@ -87,7 +87,7 @@ def test_two_processes(count, tmp_path):
 
 
 def test_counts_as_mmseg_does():
-    pytest.importorskip("mmseg", reason="mmseg is not installed: requirements-seg.txt")
+    pytest.importorskip("mmseg", reason="mmseg is not installed: requirements.txt")
     from models.segmentation.mmcv_ops import prepare_mmseg
 
     prepare_mmseg()
