@@ -143,8 +143,13 @@ def build_data(config: DictConfig) -> Data:
     return datasets.build(**resolved(config.data), seed=config.seed)
 
 
-def build_model(config: DictConfig, data: Data) -> nn.Module:
-    """The model with its attention, for the items and classes of the data."""
+def build_model(config: DictConfig, data: Data, pretrained: bool = True) -> nn.Module:
+    """The model with its attention, for the items and classes of the data.
+
+    Without `pretrained` the weights that the configuration starts from are not read, as others will be loaded.
+    """
+    if not pretrained and "pretrained" in config.model:
+        config = OmegaConf.merge(config, {"model": {"pretrained": None}})
     return _model(config, data.input_size, data.num_classes)
 
 

@@ -51,8 +51,8 @@ def main(overrides: list[str]) -> None:
 
     data = experiment.build_data(cfg)
     seed_everything(cfg.seed)
-    model, task = experiment.build_model(cfg, data), experiment.build_task_for(cfg, data)
-    loggers = []
+    model = experiment.build_model(cfg, data, pretrained=not folder.last.exists())
+    task, loggers = experiment.build_task_for(cfg, data), []
     if first:
         folder.open(config)
         loggers = build_loggers(cfg.logger.names, folder, config, cfg.logger.project)
