@@ -12,6 +12,8 @@ from typing import Any
 
 from mita import registry
 
+from .ade20k import NUM_CLASSES as SCENE_CLASSES
+from .ade20k import ade20k
 from .data import Data, Shape
 from .digits import IMAGE_SIZE, digits
 from .imagenet import CLASSES, imagenet
@@ -21,6 +23,7 @@ from .lra import image, listops, padded_length, pathfinder, retrieval, text
 from .synthetic import synthetic
 
 DATASETS: dict[str, Callable[..., Data]] = {
+    "ade20k": ade20k,
     "digits": digits,
     "image": image,
     "imagenet": imagenet,
@@ -34,6 +37,7 @@ DATASETS: dict[str, Callable[..., Data]] = {
 
 # what a data set is for a model, from its options alone; nothing is read
 SHAPES: dict[str, Callable[[dict[str, Any]], Shape]] = {
+    "ade20k": lambda options: Shape((3, options["crop_size"], options["crop_size"]), SCENE_CLASSES),
     "digits": lambda options: Shape((1, IMAGE_SIZE, IMAGE_SIZE), 10),
     "image": lambda options: Shape((1024,), 10),
     "imagenet": lambda options: Shape((3, options["image_size"], options["image_size"]), CLASSES),

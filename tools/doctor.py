@@ -28,6 +28,7 @@ PACKAGES = {  # import name: (what it is for, how to get it)
 }
 FOLDERS = {  # data set: what --help says of its folder
     "imagenet": "holds train/ and val/",
+    "ade20k": "ADEChallengeData2016, holds images/ and annotations/",
     "text": "IMDB's reviews, aclImdb",
     "retrieval": "AAN's pairs of papers, tsv_data",
     "image": "CIFAR-10, holds cifar-10-batches-py",
