@@ -62,6 +62,19 @@ def random_affine(
     return F.grid_sample(image[None] - background, grid, align_corners=False)[0] + background
 
 
+def read_digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Grey values (n, 64) of 0 to 16, labels (n,), and which are for training and which for testing, always the same."""
+    raw, labels = load_digits(return_X_y=True)
+    split = train_test_split(np.arange(len(labels)), test_size=TEST_COUNT, stratify=labels, random_state=0)
+    return raw, labels, *split
+
+
+def enlarged(raw: np.ndarray, side: int) -> Tensor:
+    """Digits (n, 64) of 0 to 16 as (n, 1, side, side) float32 of 0 to 1, bilinear."""
+    small = torch.from_numpy(raw).float().view(-1, 1, 8, 8) / 16
+    return F.interpolate(small, (side, side), mode="bilinear", align_corners=False)
+
+
 def digits(*, root: str | None = None, seed: int = 0, limit: int | None = None, augment: bool = True) -> Data:
     """The 1,797 digits of 8x8 grey values of the UCI "Optical Recognition of Handwritten Digits" test set.
 
@@ -81,12 +94,8 @@ def digits(*, root: str | None = None, seed: int = 0, limit: int | None = None, 
     """
     if root is not None:
         raise ValueError(f"the digits come with scikit-learn and need no folder; leave out data.root={root}")
-    raw, labels = load_digits(return_X_y=True)
-    train_index, test_index = train_test_split(
-        np.arange(len(labels)), test_size=TEST_COUNT, stratify=labels, random_state=0
-    )
-    small = torch.from_numpy(raw).float().view(-1, 1, 8, 8) / 16
-    images = F.interpolate(small, (IMAGE_SIZE, IMAGE_SIZE), mode="bilinear", align_corners=False)
+    raw, labels, train_index, test_index = read_digits()
+    images = enlarged(raw, IMAGE_SIZE)
     mean, deviation = images[train_index].mean(), images[train_index].std()
     images, background = (images - mean) / deviation, float(-mean / deviation)
     targets = torch.from_numpy(labels).long()
