@@ -1,6 +1,7 @@
 """Measurements, each made side by side in one run and written to results/benchmarks.
 
 attention   time of fused softmax attention over that of MiTA, each result checked against the reference first
+mechanisms  the same of every mechanism, each checked against itself in float64
 memory      peak memory of MiTA beyond its inputs, in units of the q tensor
 growth      exponents of time and memory in N
 model       items a second of whole models
@@ -23,11 +24,11 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 import torch
-from benchmarks import attention, curve, gate, growth, lra, memory, model
+from benchmarks import attention, curve, gate, growth, lra, mechanisms, memory, model
 
 from mita.reporting.records import git_state
 
-COMMANDS = {m.__name__.split(".")[-1]: m for m in (attention, memory, growth, model, lra, curve)}
+COMMANDS = {m.__name__.split(".")[-1]: m for m in (attention, mechanisms, memory, growth, model, lra, curve)}
 
 
 def main(words: list[str] | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MEASURED = {"error", "ratio", "noise", "peak_in_q", "heads"}
+MEASURED = {"error", "ratio", "noise", "peak_in_q", "rows_off", "heads"}
 LEAST = 0.05  # no repeat of a measurement is closer than that
 
 
