@@ -15,6 +15,8 @@ from mita import registry
 from .ade20k import NUM_CLASSES as SCENE_CLASSES
 from .ade20k import ade20k
 from .data import Data, Shape
+from .digit_scenes import CLASSES as DIGIT_CLASSES
+from .digit_scenes import digit_scenes
 from .digits import IMAGE_SIZE, digits
 from .imagenet import CLASSES, imagenet
 from .longdoc import CLASSES as FIELDS
@@ -24,6 +26,7 @@ from .synthetic import synthetic
 
 DATASETS: dict[str, Callable[..., Data]] = {
     "ade20k": ade20k,
+    "digit_scenes": digit_scenes,
     "digits": digits,
     "image": image,
     "imagenet": imagenet,
@@ -38,6 +41,7 @@ DATASETS: dict[str, Callable[..., Data]] = {
 # what a data set is for a model, from its options alone; nothing is read
 SHAPES: dict[str, Callable[[dict[str, Any]], Shape]] = {
     "ade20k": lambda options: Shape((3, options["crop_size"], options["crop_size"]), SCENE_CLASSES),
+    "digit_scenes": lambda options: Shape((3, options["crop_size"], options["crop_size"]), len(DIGIT_CLASSES)),
     "digits": lambda options: Shape((1, IMAGE_SIZE, IMAGE_SIZE), 10),
     "image": lambda options: Shape((1024,), 10),
     "imagenet": lambda options: Shape((3, options["image_size"], options["image_size"]), CLASSES),

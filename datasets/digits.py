@@ -70,8 +70,8 @@ def read_digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def enlarged(raw: np.ndarray, side: int) -> Tensor:
-    """Digits (n, 64) of 0 to 16 as (n, 1, side, side) float32 of 0 to 1, bilinear."""
-    small = torch.from_numpy(raw).float().view(-1, 1, 8, 8) / 16
+    """Digits (n, 64) of 0 to 16 as (n, 1, side, side) float64 of 0 to 1, bilinear."""
+    small = torch.from_numpy(raw).view(-1, 1, 8, 8) / 16
     return F.interpolate(small, (side, side), mode="bilinear", align_corners=False)
 
 
@@ -95,7 +95,7 @@ def digits(*, root: str | None = None, seed: int = 0, limit: int | None = None, 
     if root is not None:
         raise ValueError(f"the digits come with scikit-learn and need no folder; leave out data.root={root}")
     raw, labels, train_index, test_index = read_digits()
-    images = enlarged(raw, IMAGE_SIZE)
+    images = enlarged(raw, IMAGE_SIZE).float()
     mean, deviation = images[train_index].mean(), images[train_index].std()
     images, background = (images - mean) / deviation, float(-mean / deviation)
     targets = torch.from_numpy(labels).long()
