@@ -158,13 +158,17 @@ class Scenes(Dataset):
 
         cv2.setNumThreads(0)  # the loader's processes are what runs in parallel
         self._made_of = (folder, split, view, training, metainfo)
-        kind = ADE20KDataset if metainfo is None else partial(BaseSegDataset, reduce_zero_label=True, metainfo=metainfo)
-        paths = {"img_path": f"images/{split}", "seg_map_path": f"annotations/{split}"}
-        self._source = kind(data_root=str(folder), data_prefix=paths)
+        kind, num_classes = ADE20KDataset, NUM_CLASSES
+        if metainfo is not None:
+            kind = partial(BaseSegDataset, reduce_zero_label=True, metainfo=metainfo)
+            num_classes = len(metainfo["classes"])
+        self._source = kind(
+            data_root=str(folder),
+            data_prefix={"img_path": f"images/{split}", "seg_map_path": f"annotations/{split}"},
+            pipeline=(training_transforms if training else evaluation_transforms)(view, num_classes),
+        )
         self.classes = tuple(name.strip() for name in self._source.metainfo["classes"])
         self.palette = tuple(tuple(color) for color in self._source.metainfo["palette"])
-        make = training_transforms if training else evaluation_transforms
-        self._source.pipeline.transforms = make(view, len(self.classes))
 
     def __reduce__(self):
         return Scenes, self._made_of  # a process that was not forked must prepare mmseg before it imports it

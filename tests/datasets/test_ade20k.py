@@ -137,6 +137,36 @@ def test_a_flip_is_the_images_and_the_labels(build):
         assert row == sorted(row)
 
 
+def test_crops_are_those_of_mmsegmentations_own_configuration(build, tree):
+    """For the same seed: its transforms by name, decoding by cv2, and the preprocessing of its models."""
+    ours = build()  # prepares mmseg
+    from mmengine.registry import DefaultScope
+    from mmseg.datasets import ADE20KDataset
+    from mmseg.models import SegDataPreProcessor
+
+    pipeline = [
+        {"type": "LoadImageFromFile"},
+        {"type": "LoadAnnotations"},
+        {"type": "RandomResize", "scale": (128, 32), "ratio_range": (0.5, 2.0), "keep_ratio": True},
+        {"type": "RandomCrop", "crop_size": (32, 32), "cat_max_ratio": 0.75},
+        {"type": "RandomFlip", "prob": 0.5},
+        {"type": "PhotoMetricDistortion"},
+        {"type": "PackSegInputs"},
+    ]
+    with DefaultScope.overwrite_default_scope("mmseg"):
+        paths = {"img_path": "images/training", "seg_map_path": "annotations/training"}
+        theirs = ADE20KDataset(data_root=str(tree), data_prefix=paths, pipeline=pipeline)
+    prepare = SegDataPreProcessor([127.5] * 3, [127.5] * 3, (32, 32), bgr_to_rgb=True, seg_pad_val=255)
+    for number in range(8):
+        seed(number)
+        packed = theirs[number % 4]
+        batch = prepare({"inputs": [packed["inputs"]], "data_samples": [packed["data_samples"]]}, training=True)
+        seed(number)
+        item = ours.train[number % 4]
+        torch.testing.assert_close(item["image"], batch["inputs"][0], atol=1e-6, rtol=0)
+        assert torch.equal(item["target"], batch["data_samples"][0].gt_sem_seg.data[0].long())
+
+
 def test_batches(build):
     data = build()
     crops = next(iter(DataLoader(data.train, batch_size=4, collate_fn=data.collate, num_workers=2)))
