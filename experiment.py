@@ -48,7 +48,7 @@ TOP_LEVEL = {"name": str, "seed": int, "resume": bool, "output": str, "results":
 
 def groups() -> dict[str, list[str]]:
     """The config groups and the choices of each."""
-    folders = sorted(path for path in CONFIGS.iterdir() if path.is_dir())
+    folders = sorted({path.parent for path in CONFIGS.glob("*/*.yaml")})  # configs/mmseg is mmsegmentation's, not Hydra's
     return {folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in folders}
 
 
