@@ -1,7 +1,8 @@
 """Evaluate a run folder, or any checkpoint with the experiment it belongs to; metrics are printed and written beside it.
 
 run=outputs/NAME/seed0        the best checkpoint of a run, with the run's own configuration
-checkpoint=PATH               that file (with run=..., of that configuration; otherwise give experiment=...)
+checkpoint=PATH               that file (with run=..., of that configuration; otherwise give experiment=...): of a run, of the
+                              authors (then an experiment with mita_released), of DeiT, DeiT III, ViT-5 or timm
 weights=raw | ema             the trained weights (default) or their moving average
 """
 
@@ -16,14 +17,15 @@ from omegaconf import DictConfig, OmegaConf
 
 import command_line
 import experiment
-from mita.training import RunFolder, evaluate, load_checkpoint, make_fabric
+from mita.training import RunFolder, evaluate, make_fabric
+from models.checkpoints import load_weights
+from models.weight_files import read_weights
 
 EXAMPLES = (
     "python evaluate.py run=outputs/digits_mita/seed0",
     "python evaluate.py run=outputs/digits_mita/seed0 weights=ema trainer.accelerator=cpu",
     "python evaluate.py checkpoint=deit_s.pth experiment=deit_s_mita_released data.root=/path/to/imagenet",
 )
-KEYS = {"model": ("model",), "ema": ("ema", "model_ema")}  # of a checkpoint; ours first, then timm's and DeiT's
 
 
 def main(overrides: list[str]) -> None:
@@ -42,13 +44,15 @@ def main(overrides: list[str]) -> None:
         raise ValueError("nothing to evaluate: give run=outputs/NAME/seed0, or checkpoint=PATH and experiment=NAME")
     cfg = experiment.compose(rest) if own["run"] is None else run_config(Path(own["run"]), rest)
     checkpoint = Path(own["checkpoint"]) if own["checkpoint"] else RunFolder(own["run"]).best
+    if "pretrained" in cfg.model:
+        cfg.model.pretrained = None  # all weights come from the checkpoint
 
     machine, recipe = experiment.build_machine(cfg), experiment.build_recipe(cfg)
     weights = read_weights(checkpoint, own["weights"])
     fabric = make_fabric(machine, recipe)
     data = experiment.build_data(cfg)
     model, task = experiment.build_model(cfg, data), experiment.build_task_for(cfg, data)
-    load(model, weights, checkpoint)
+    loaded = load_weights(model, weights, str(checkpoint))
     model = model.to(fabric.device)
     metrics = {}
     for split, dataset in data.evaluate.items():
@@ -69,6 +73,8 @@ def main(overrides: list[str]) -> None:
         }  # fmt: skip
         path = checkpoint.with_name(f"{checkpoint.stem}.{own['weights']}.json")
         path.write_text(json.dumps(report, indent=2) + "\n")
+        if loaded.adapted or loaded.left_out:
+            print(f"{'weights':>12}  {loaded}")
         print("\n".join(f"{name:>12}  {value:.4f}" for name, value in metrics.items()))
         print(f"{'written':>12}  {path}" + (f"\n{'short':>12}  {data.short}" if data.short else ""))
 
@@ -79,31 +85,6 @@ def run_config(folder: Path, overrides: list[str]) -> DictConfig:
     if not path.exists():
         raise ValueError(f"run={folder} is no run folder: it has no config.yaml; expected outputs/NAME/seed0")
     return experiment.overridden(OmegaConf.create(yaml.safe_load(path.read_text())), overrides)
-
-
-def read_weights(path: Path, which: str) -> dict:
-    """A state dict from a checkpoint of ours, of timm or DeiT ("model", "model_ema"), or a bare one."""
-    if not path.is_file():
-        raise ValueError(f"there is no checkpoint {path}")
-    try:
-        state = load_checkpoint(path)
-    except Exception as error:  # torch raises whatever its unpickler meets
-        raise ValueError(f"{path} cannot be read with weights_only=True: {str(error).splitlines()[0]}") from error
-    if which == "raw" and "model" not in state:
-        return state
-    found = [state[key] for key in KEYS["model" if which == "raw" else "ema"] if state.get(key) is not None]
-    if not found:
-        raise ValueError(f"{path} holds no averaged weights; leave out weights=ema")
-    return found[0]
-
-
-def load(model, weights: dict, path: Path) -> None:
-    """Load all weights; ValueError with the first keys or shapes that do not fit."""
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        lines = [line.strip() for line in str(error).splitlines()[1:3]]
-        raise ValueError(f"{path} is of another model than this configuration: {' '.join(lines)[:300]}") from error
 
 
 if __name__ == "__main__":
