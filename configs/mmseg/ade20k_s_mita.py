@@ -3,8 +3,8 @@
 #   TOOLS=$(python -c "import importlib.util as u; print(u.find_spec('mmseg').submodule_search_locations[0])")/.mim/tools
 #   PYTHONPATH=. python $TOOLS/train.py configs/mmseg/ade20k_s_mita.py
 #   PYTHONPATH=. python $TOOLS/test.py configs/mmseg/ade20k_s_mita.py work_dirs/ade20k_s_mita/iter_160000.pth --tta
-# Testing and resuming need TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, as torch from 2.6 on reads mmengine's checkpoints with it only; set
-# it for files that you made. --tta is the multi-scale evaluation; mmseg's does not enlarge images smaller than the window.
+# torch from 2.6 on reads mmengine's checkpoints, to test or to resume, only with TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1; set it for
+# files that you made. --tta is the multi-scale evaluation; mmseg's does not enlarge images smaller than the window.
 custom_imports = dict(imports=["models.segmentation.mmseg"], allow_failed_imports=False)  # MiTABackbone, MiTACBTHead
 default_scope = "mmseg"
 
