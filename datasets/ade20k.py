@@ -222,6 +222,20 @@ def evaluation_transforms(view: View, num_classes: int) -> list[Callable[[dict],
     ]
 
 
+def seen(pixels: np.ndarray, view: View) -> Tensor:
+    """The image (3, h, w) float32 of an evaluation item, from a photograph's pixels (H, W, 3) uint8: red, green, blue.
+
+    Raises:
+        ValueError: mmsegmentation is not installed.
+    """
+    prepare_mmseg()
+    from mmcv.transforms import Normalize, Resize
+
+    results = Resize(tuple(view.scale), keep_ratio=True)({"img": pixels})
+    image = Normalize(view.mean, view.std, to_rgb=False)(results)["img"]
+    return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
+
+
 def check(results: dict, num_classes: int) -> dict:
     """`check_label_map` as a step of mmsegmentation's."""
     check_label_map(results["seg_map_path"], results["gt_seg_map"], results["ori_shape"], num_classes)
