@@ -1,0 +1,128 @@
+"""Overlays of photographs: what is predicted is what evaluation predicts, and colours and legend say it."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+pytest.importorskip("mmseg", reason="mmsegmentation is not installed: pip install -r requirements.txt")
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+import segment  # noqa: E402
+
+import datasets  # noqa: E402
+import experiment  # noqa: E402
+from datasets.ade20k import View, seen  # noqa: E402
+
+NAME = "digit_scenes_mita"
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    """A few digit scenes, of the form of ADE20K's."""
+    root = tmp_path_factory.mktemp("scenes")
+    return datasets.build("digit_scenes", root=str(root), counts=(1, 2)), sorted(root.glob("*/images/validation/*.jpg"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run folder with random weights, as training leaves it."""
+    folder = tmp_path_factory.mktemp("run")
+    config = experiment.compose([f"experiment={NAME}"])
+    (folder / "config.yaml").write_text(yaml.safe_dump(experiment.resolved(config)))
+    torch.manual_seed(0)
+    shape = datasets.shape_of(**experiment.resolved(config.data))
+    model = experiment.build_model(config, shape, pretrained=False)
+    torch.save({"model": model.state_dict()}, folder / "best.ckpt")
+    return folder
+
+
+def test_a_photograph_is_seen_as_in_evaluation(scenes):
+    data, photographs = scenes
+    options = experiment.resolved(experiment.compose(["data=digit_scenes"]).data)
+    view = View(**{name: options[name] for name in View.__dataclass_fields__})
+    for item, photograph in zip(data.evaluate["test"], photographs, strict=True):
+        assert torch.equal(seen(segment.read_photograph(photograph, 2048), view), item["image"])
+
+
+def test_overlays_show_what_evaluation_predicts(scenes, run, tmp_path, capsys):
+    data, photographs = scenes
+    segment.main(
+        [*map(str, photographs), "--run", str(run), "--out", str(tmp_path / "new"), "--alpha", "1", "--device", "cpu"]
+    )
+    config = experiment.compose([f"experiment={NAME}"])
+    model = segment.build(config, run / "best.ckpt")
+    task = experiment.build_task_for(config, data)
+    palette = torch.tensor(segment.classes(config)[1], dtype=torch.uint8)
+    for item, photograph in zip(data.evaluate["test"], photographs, strict=True):
+        height, width = item["target"].shape
+        expected = model.predict(item["image"], (height, width), **task.windows).argmax(0)
+        overlay = np.asarray(Image.open(tmp_path / "new" / f"{photograph.stem}.png"))
+        assert overlay.shape[1] > width and overlay.shape[0] >= height
+        assert np.array_equal(overlay[:height, :width], palette[expected])
+        drawn = {tuple(color) for color in overlay[:, width:].reshape(-1, 3).tolist()}
+        assert {tuple(palette[i].tolist()) for i in expected.unique()} <= drawn
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == len(photographs) and "%" in printed[0] and str(tmp_path / "new") in printed[0]
+
+
+def test_colours_are_laid_over_by_their_share():
+    pixels, labels = np.full((30, 2, 3), 100, np.uint8), np.array([[0, 1]] * 30)
+    names, palette = ("sky", "sea", "sand"), ((200, 100, 0), (0, 0, 100), (9, 99, 9))
+    drawn = np.asarray(segment.draw(pixels, labels, names, palette, 0.25))
+    assert drawn[0, :2].tolist() == [[125, 100, 75], [75, 75, 100]]
+    legend = {tuple(color) for color in drawn[:, 2:].reshape(-1, 3).tolist()}
+    assert {palette[0], palette[1]} <= legend and palette[2] not in legend
+    assert np.array_equal(np.asarray(segment.draw(pixels, labels, names, palette, 0.0))[:, :2], pixels)
+
+
+def test_shares_are_of_the_classes_that_are_there():
+    assert segment.shares(np.array([[3, 3, 3, 0]])) == {3: 0.75, 0: 0.25}
+
+
+def test_photographs_are_upright_and_no_larger_than_asked(tmp_path):
+    image = Image.fromarray(np.arange(60, dtype=np.uint8).reshape(6, 10))
+    image.save(tmp_path / "grey.png")
+    assert segment.read_photograph(tmp_path / "grey.png", 2048).shape == (6, 10, 3)
+    assert segment.read_photograph(tmp_path / "grey.png", 5).shape == (3, 5, 3)
+    turned = Image.Exif()
+    turned[0x0112] = 6  # turn by a quarter
+    image.save(tmp_path / "turned.jpg", exif=turned)
+    assert segment.read_photograph(tmp_path / "turned.jpg", 2048).shape == (10, 6, 3)
+
+
+def test_a_checkpoint_needs_no_run_and_keys_may_change(scenes, run, tmp_path):
+    common = [str(scenes[1][0]), "--device", "cpu", "--out"]
+    segment.main([*common, str(tmp_path / "a"), "--run", str(run)])
+    alone = ["--checkpoint", str(run / "best.ckpt"), "--experiment", NAME]
+    segment.main([*common, str(tmp_path / "b"), *alone])
+    segment.main([*common, str(tmp_path / "c"), *alone, "--set", "task.flip=true", "task.scales=[0.5,1.5]"])
+    a, b, c = (next((tmp_path / name).iterdir()).read_bytes() for name in "abc")
+    assert a == b != c
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["a.jpg"], "give --run outputs/NAME/seed0, or --checkpoint FILE with --experiment NAME"),
+        (["a.jpg", "--checkpoint", "x"], "with --experiment NAME"),
+        (["a.jpg", "--experiment", "digits_mita", "--checkpoint", "x"], "digits_mita is no segmenter"),
+        (["a.jpg", "--experiment", "digit_scenes_mitta", "--checkpoint", "x"], "did you mean digit_scenes_mita"),
+        (["a.jpg", "--experiment", NAME, "--checkpoint", "x"], "there is no checkpoint x"),
+        (["a.jpg", "--run", "nowhere"], "nowhere is no run folder"),
+        (["a.jpg", "--run", "RUN"], "a.jpg cannot be read as an image"),
+        (["a.jpg", "b/a.png", "--run", "RUN"], "a.jpg and b/a.png would both be written to"),
+        (["out/a.png", "--run", "RUN"], "out/a.png itself would be written over"),
+        (["a.jpg", "--run", "RUN", "--alpha", "2"], "--alpha is from 0 to 1"),
+    ],
+)
+def test_a_slip_is_answered(arguments, answer, run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("a.jpg").write_text("no photograph")
+    with pytest.raises(SystemExit, match="2"):
+        segment.main([*(str(run) if a == "RUN" else a for a in arguments), "--out", "out", "--device", "cpu"])
+    assert answer in capsys.readouterr().err
