@@ -26,7 +26,8 @@ def test_every_experiment_composes(name):
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in EXPERIMENTS if n.startswith(("deit", "vit5_s", "lra", "longdoc", "listops"))]
+    "name",
+    [n for n in EXPERIMENTS if n.startswith(("deit", "vit5_s", "ade20k", "digit_scenes", "lra", "longdoc", "listops"))],
 )
 def test_headers_state_the_computed_cost(name):
     parameters, multiply_adds = experiment.cost_of(experiment.compose([f"experiment={name}"]))

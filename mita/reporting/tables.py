@@ -91,7 +91,8 @@ def run_sheet(table: Table, full: list[Record], paper: dict, costs: Mapping[str,
         f"{table.measure}. Reported: by the paper's authors. Measured: by this project, from `results/records`, mean ± sd over "
         f"seeds, {table.when}. Multiply-adds and parameters are computed, beside those reported with the difference."
     )
-    return Sheet(table.title, [Block(HEAD, [_cells(row) for row in rows])], COLUMNS, rows, [note])
+    notes = [note, *([table.note] if table.note else [])]
+    return Sheet(table.title, [Block(HEAD, [_cells(row) for row in rows])], COLUMNS, rows, notes)
 
 
 def fill(row: Row, table: Table, full: list[Record], paper: dict, costs: Mapping[str, tuple[int, int]]) -> dict:
