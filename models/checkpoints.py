@@ -68,8 +68,8 @@ def load_weights(
 ) -> LoadReport:
     """Load weights from `read_weights` into a model, whatever the dialect of their names.
 
-    A position embedding of another square grid is resampled to the model's (bicubic, antialiased, as the model itself does
-    for images of another size).
+    A position embedding of another length, from a square grid, is resampled to the model's (bicubic, antialiased, as the model
+    itself does for images of another size); one of the same length is taken as it is.
 
     Args:
         model: to be changed in place; unchanged after an error.

@@ -13,7 +13,7 @@ from ..vit import VisionTransformer
 from ..weight_files import read_weights
 
 PREFIXES = ("encoder.", "backbone.")  # of the authors' segmenters and of mmsegmentation
-HEADS = ("head.", "head_dist.", "decoder.", "decode_head.", "pre_logits.")
+HEADS = ("head.", "decoder.", "decode_head.", "pre_logits.")
 
 
 def load_backbone(model: VisionTransformer, source: str | Path) -> LoadReport:
