@@ -77,7 +77,7 @@ def test_colours_are_laid_over_by_their_share():
     assert drawn[0, :2].tolist() == [[125, 100, 75], [75, 75, 100]]
     legend = {tuple(color) for color in drawn[:, 2:].reshape(-1, 3).tolist()}
     assert {palette[0], palette[1]} <= legend and palette[2] not in legend
-    assert np.array_equal(np.asarray(segment.draw(pixels, labels, names, palette, 0.0))[:, :2], pixels)
+    assert np.array_equal(np.asarray(segment.draw(pixels, labels, names, palette, 0.0))[:30, :2], pixels)
 
 
 def test_shares_are_of_the_classes_that_are_there():
