@@ -89,6 +89,7 @@ def test_the_shipped_configuration_is_the_authors_recipe():
     assert (schedule.type, schedule.power, schedule.eta_min, schedule.end) == ("PolyLR", 0.9, 1e-5, 160_000)
     assert (config.train_cfg.max_iters, config.train_dataloader.batch_size) == (160_000, 8)
     assert config.model.test_cfg == dict(mode="slide", crop_size=(512, 512), stride=(480, 480))
+    assert "mmseg" not in experiment.groups()  # it is nothing that this project's own configurations choose from
     assert config.model.data_preprocessor.mean == config.model.data_preprocessor.std == [127.5] * 3
 
 
