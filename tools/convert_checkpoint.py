@@ -87,9 +87,9 @@ def write(state: dict[str, Tensor], target: Path, to: str) -> None:
     state = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
     part = target.with_name(f"{target.name}.part")
     if target.suffix == ".safetensors":
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
-        save_file(state, part, metadata={"format": "pt"})
+        part.write_bytes(save(state, metadata={"format": "pt"}))  # its save_file lets only the owner read the file
     else:
         torch.save({"model": state} if to == "release" else state, part)
     os.replace(part, target)
