@@ -57,9 +57,8 @@ def replace_attention(model: nn.Module, mechanism: str | Callable[[int, int], nn
     found = [(transformer, _attentions(transformer)) for transformer in transformers]
     ready = [(*pair, [_of(attention, mechanism) for attention in pair[1].values()]) for pair in found]
     for transformer, attentions, mechanisms in ready:
-        grid = next((a.grid for a in attentions.values() if isinstance(a, TimmAttention)), None) or _Grid.of(
-            transformer
-        )
+        grids = [a.grid for a in attentions.values() if isinstance(a, TimmAttention)]
+        grid = grids[0] if grids else _Grid.of(transformer)
         for (name, attention), module in zip(attentions.items(), mechanisms):
             transformer.blocks.set_submodule(name, TimmAttention(attention, module, grid))
     return model
@@ -221,7 +220,8 @@ def _cannot_carry(attention: nn.Module) -> str | None:
         return (
             f"scales its logits by {attention.scale}, but a mechanism scales by head_dim ** -0.5; set its scale to that"
         )
-    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in (attention, attention.attn_drop)):
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    if any(getattr(module, kind) for module in (attention, attention.attn_drop) for kind in kinds):
         return "has hooks, which would be lost with it; remove them, and register them after the replacement"
     return None
 

@@ -1,7 +1,5 @@
 import copy
 import pickle
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -78,15 +76,25 @@ def test_forward_backward_and_intermediates(name, size):
     assert all(block.attn.qkv.weight.grad.abs().sum() > 0 for block in model.blocks)
 
 
+def test_the_five_lines_of_the_readme():
+    """With `pretrained=False`; nothing else differs."""
+    model = timm.create_model("deit3_small_patch16_224", pretrained=False, dynamic_img_size=True)
+    replace_attention(model, "mita", num_landmarks=25, top_k=25)
+    logits = model(torch.randn(2, 3, 160, 256))  # any image size: the grid is taken from each batch
+    logits.sum().backward()
+    assert logits.shape == (2, 1000)
+    assert all(p.grad is not None for p in model.parameters())
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_checkpoints_load_before_and_after(name):
-    theirs = make(name, dynamic_img_size=False)
-    ours = replace_attention(make(name, dynamic_img_size=False), "mita", num_landmarks=4, top_k=5)
+    theirs = make(name, img_size=224, dynamic_img_size=False)
+    ours = replace_attention(make(name, img_size=224, dynamic_img_size=False), "mita", num_landmarks=4, top_k=5)
     before = copy.deepcopy(theirs)
     assert list(ours.state_dict()) == list(theirs.state_dict())
     for p in theirs.parameters():
         nn.init.normal_(p, std=0.02)
-    ours.load_state_dict(theirs.state_dict())
+    assert ours.load_state_dict(theirs.state_dict()) == ([], [])
     replace_attention(before, "mita", num_landmarks=4, top_k=5).load_state_dict(ours.state_dict())
     x = images(*ours.patch_embed.img_size, batch=1)
     with torch.no_grad():
@@ -260,6 +268,7 @@ def test_checkpointed_intermediates_go_back_to_their_grid():
     close(gradient(), expected, atol=1e-6 * expected.abs().max())
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # from the forward without gradients
 def test_reentrant_checkpointing_is_refused():
     model = replace_attention(small(), "mita", num_landmarks=4, top_k=2)
     model.set_grad_checkpointing()
@@ -277,7 +286,7 @@ def test_reentrant_checkpointing_is_refused():
 def test_compiled_whole_equals_eager(checkpointing):
     model = replace_attention(small(), "mita", num_landmarks=4, top_k=2)
     model.set_grad_checkpointing(checkpointing)
-    sizes = [(48, 80), (80, 48), (64, 64)]
+    sizes = [(48, 80), (80, 48)]  # the second is compiled for every size
     expected = [(model(images(*size)), gradients(model, size)) for size in sizes]
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
@@ -352,8 +361,3 @@ def test_tokens_that_are_not_those_of_the_grid_are_refused():
     model(images(64, 64))
     with pytest.raises(ValueError, match=r"\b18\b.*\b17\b"):
         model.blocks(torch.randn(1, 18, 32))
-
-
-def test_the_library_imports_without_timm():
-    code = "import sys; sys.modules['timm'] = None; from mita import replace_attention"
-    subprocess.run([sys.executable, "-c", code], check=True)
