@@ -4,6 +4,7 @@ run=outputs/NAME/seed0        the best checkpoint of a run, with the run's own c
 checkpoint=PATH               that file (with run=..., of that configuration; otherwise give experiment=...): of a run, of the
                               authors (then an experiment with mita_released), of DeiT, DeiT III, ViT-5 or timm
 weights=raw | ema             the trained weights (default) or their moving average
+overlays=N                    of a segmenter: N scenes with predicted and true classes as colours, in overlays/ beside the file
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ EXAMPLES = (
 
 def main(overrides: list[str]) -> None:
     """Build what the configuration says, load the weights, evaluate every split."""
-    own = {"run": None, "checkpoint": None, "weights": "raw"}
+    own = {"run": None, "checkpoint": None, "weights": "raw", "overlays": "0"}
     rest = []
     for text in overrides:
         key, _, value = text.partition("=")
@@ -40,18 +41,20 @@ def main(overrides: list[str]) -> None:
             rest.append(text)
     if own["weights"] not in ("raw", "ema"):
         raise ValueError(f"weights={own['weights']} must be raw or ema")
+    if not own["overlays"].isdecimal():
+        raise ValueError(f"overlays={own['overlays']} must be a number of pictures")
     if own["run"] is None and own["checkpoint"] is None:
         raise ValueError("nothing to evaluate: give run=outputs/NAME/seed0, or checkpoint=PATH and experiment=NAME")
     cfg = experiment.compose(rest) if own["run"] is None else run_config(Path(own["run"]), rest)
+    if int(own["overlays"]) and cfg.task.name != "segmentation":
+        raise ValueError(f"overlays are of a segmenter, but the task of {cfg.name} is {cfg.task.name}")
     checkpoint = Path(own["checkpoint"]) if own["checkpoint"] else RunFolder(own["run"]).best
-    if "pretrained" in cfg.model:
-        cfg.model.pretrained = None  # all weights come from the checkpoint
 
     machine, recipe = experiment.build_machine(cfg), experiment.build_recipe(cfg)
     weights = read_weights(checkpoint, own["weights"])
     fabric = make_fabric(machine, recipe)
     data = experiment.build_data(cfg)
-    model, task = experiment.build_model(cfg, data), experiment.build_task_for(cfg, data)
+    model, task = experiment.build_model(cfg, data, pretrained=False), experiment.build_task_for(cfg, data)
     loaded = load_weights(model, weights, str(checkpoint))
     model = model.to(fabric.device)
     metrics = {}
@@ -73,6 +76,8 @@ def main(overrides: list[str]) -> None:
         }  # fmt: skip
         path = checkpoint.with_name(f"{checkpoint.stem}.{own['weights']}.json")
         path.write_text(json.dumps(report, indent=2) + "\n")
+        if int(own["overlays"]):
+            experiment.write_overlays(cfg, data, model, task, checkpoint.parent / "overlays", int(own["overlays"]))
         if loaded.adapted or loaded.left_out:
             print(f"{'weights':>12}  {loaded}")
         print("\n".join(f"{name:>12}  {value:.4f}" for name, value in metrics.items()))

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -25,6 +26,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from PIL import Image
 from torch import nn
 
 import datasets
@@ -37,7 +39,8 @@ from mita.reporting.specs import TABLES, Table
 from mita.reporting.tables import render_all
 from mita.training import Machine, Recipe, build_task
 from mita.training.run_folder import differences
-from mita.training.tasks import TASKS
+from mita.training.tasks import TASKS, Segmentation
+from models.segmentation.overlay import draw
 
 CONFIGS = Path(__file__).parent / "configs"
 REPORTED = Path(__file__).parent / "results/paper/reported.yaml"
@@ -48,7 +51,9 @@ TOP_LEVEL = {"name": str, "seed": int, "resume": bool, "output": str, "results":
 
 def groups() -> dict[str, list[str]]:
     """The config groups and the choices of each."""
-    folders = sorted({path.parent for path in CONFIGS.glob("*/*.yaml")})  # configs/mmseg is mmsegmentation's, not Hydra's
+    folders = sorted(
+        {path.parent for path in CONFIGS.glob("*/*.yaml")}
+    )  # configs/mmseg is mmsegmentation's, not Hydra's
     return {folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in folders}
 
 
@@ -198,6 +203,24 @@ def cost_of(config: DictConfig) -> tuple[int, int]:
 def model_cost(model: nn.Module, data: Data) -> tuple[int, int]:
     """(parameters, multiply-adds of one item) of a built model."""
     return _cost(model, data.input_size)
+
+
+def write_overlays(
+    config: DictConfig, data: Data, model: nn.Module, task: Segmentation, folder: Path, count: int
+) -> None:
+    """Predicted and true classes as colours over the first `count` scenes to evaluate, a PNG file each in `folder`."""
+    scenes, (names, palette) = next(iter(data.evaluate.values())), datasets.classes_of(config.data.name)
+    mean, std = (np.array(config.data[key]) for key in ("mean", "std"))
+    device = next(model.parameters()).device
+    folder.mkdir(parents=True, exist_ok=True)
+    model.eval()
+    for index in range(min(count, len(scenes))):
+        scene = scenes[index]
+        image, truth = scene["image"], scene["target"].numpy()
+        pixels = (image.numpy().transpose(1, 2, 0) * std + mean).clip(0, 255).round().astype(np.uint8)
+        pixels = np.asarray(Image.fromarray(pixels).resize(truth.shape[::-1]))
+        labels = task.predict(model, image.to(device), truth.shape).cpu().numpy()
+        draw(pixels, labels, names, palette, truth=truth).save(folder / f"{scene['name']}.png")
 
 
 def write_tables(results: Path, check: bool = False) -> list[Path]:

@@ -33,6 +33,7 @@ EXAMPLES = (
     "python train.py experiment=deit_s_mita data.root=/path/to/imagenet logger=wandb",
     "torchrun --nproc_per_node=8 train.py experiment=deit_s_mita data.root=/path/to/imagenet",
 )
+OVERLAYS = 4  # pictures that a segmentation run leaves in its folder
 
 
 def main(overrides: list[str]) -> None:
@@ -64,6 +65,8 @@ def main(overrides: list[str]) -> None:
         record = make_record(cfg, fabric, model, task, data, result)
         record.save(Path(cfg.results) / "records" / record_name(record.name, record.seed, record.short))
         record.save(folder.record_path)
+        if cfg.task.name == "segmentation":
+            experiment.write_overlays(cfg, data, model, task, folder.path / "overlays", OVERLAYS)
         experiment.write_tables(Path(cfg.results))
         print(command_line.end_screen(record, folder.path))
         print(command_line.table_with(record.experiment, Path(cfg.results)))

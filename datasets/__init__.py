@@ -6,8 +6,9 @@ folder it cannot use.
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mita import registry
@@ -85,4 +86,10 @@ def shape_of(name: str, **options: Any) -> Shape:
     return SHAPES[name](defaults | options)
 
 
-__all__ = ["DATASETS", "SHAPES", "Data", "Shape", "build", "shape_of"]
+def classes_of(name: str) -> tuple[Sequence[str], Sequence[tuple[int, int, int]]]:
+    """Name and colour (red, green, blue; 0 to 255) of every class of a data set of labelled pixels."""
+    module = importlib.import_module(f".{name}", __name__)
+    return module.CLASSES, module.PALETTE
+
+
+__all__ = ["DATASETS", "SHAPES", "Data", "Shape", "build", "classes_of", "shape_of"]

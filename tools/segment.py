@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 import numpy as np
 import torch
 from omegaconf import DictConfig
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageOps
 from torch import nn
 
 import datasets
@@ -32,10 +31,8 @@ from datasets.ade20k import View, seen
 from evaluate import run_config
 from mita.training import RunFolder
 from models.checkpoints import load_weights
+from models.segmentation.overlay import draw, shares
 from models.weight_files import read_weights
-
-Color = tuple[int, int, int]
-LINE = 18  # pixels of a line of the legend
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         paths = output_paths(args.images, args.out)
         config, checkpoint = chosen(args.run, args.checkpoint, args.experiment, args.set)
-        names, palette = classes(config)
+        names, palette = datasets.classes_of(config.data.name)
         model = build(config, checkpoint).to(args.device)
         args.out.mkdir(parents=True, exist_ok=True)
         for source, path in paths.items():
@@ -108,12 +105,6 @@ def chosen(
     return config, checkpoint or RunFolder(run).best
 
 
-def classes(config: DictConfig) -> tuple[Sequence[str], Sequence[Color]]:
-    """Name and colour of every class of the configuration's data set."""
-    module = importlib.import_module(f"datasets.{config.data.name}")
-    return module.CLASSES, module.PALETTE
-
-
 def build(config: DictConfig, checkpoint: Path) -> nn.Module:
     """The configuration's segmenter with the weights of a file. Raises ValueError when they do not fit."""
     weights = read_weights(checkpoint)
@@ -141,36 +132,6 @@ def segment(model: nn.Module, pixels: np.ndarray, config: DictConfig) -> np.ndar
     image = seen(pixels, view).to(next(model.parameters()).device)
     windows = {key: task[key] for key in ("window", "stride", "scales", "flip")}
     return model.predict(image, pixels.shape[:2], **windows).argmax(0).cpu().numpy()
-
-
-def shares(labels: np.ndarray) -> dict[int, float]:
-    """Share of the pixels by class, the largest first, of the classes that are there."""
-    counts = np.bincount(labels.ravel())
-    return {int(i): counts[i] / labels.size for i in np.argsort(-counts, kind="stable") if counts[i]}
-
-
-def draw(
-    pixels: np.ndarray, labels: np.ndarray, names: Sequence[str], palette: Sequence[Color], alpha: float
-) -> Image.Image:
-    """The photograph with `alpha` of each pixel's class colour, and to its right the classes that are there.
-
-    Args:
-        pixels: (H, W, 3) uint8. labels: (H, W), their classes.
-        names, palette: name and colour of every class.
-    """
-    height, width = labels.shape
-    font = ImageFont.load_default(LINE - 6)
-    lines = {i: f"{names[i]}  {100 * share:.1f} %" for i, share in shares(labels).items()}
-    legend = 2 * LINE + round(max(font.getlength(line) for line in lines.values()))
-    canvas = Image.new("RGB", (width + legend, max(height, LINE * len(lines))), "white")
-    blend = (1 - alpha) * pixels + alpha * np.array(palette)[labels]
-    canvas.paste(Image.fromarray(blend.round().astype(np.uint8)))
-    pen = ImageDraw.Draw(canvas)
-    for row, (i, line) in enumerate(lines.items()):
-        left, top, side = width + 3, LINE * row + 3, LINE - 7
-        pen.rectangle((left, top, left + side, top + side), fill=tuple(palette[i]), outline="black")
-        pen.text((left + LINE, top - 2), line, fill="black", font=font)
-    return canvas
 
 
 if __name__ == "__main__":

@@ -145,8 +145,12 @@ class Segmentation:
             "pixel_accuracy": 100 * (intersect.sum() / labelled.sum()).item(),
         }
 
+    def predict(self, model: nn.Module, image: Tensor, size: tuple[int, int]) -> Tensor:
+        """The class of every pixel: an image (C, h, w) to (height, width) of `size`, int64."""
+        return model.predict(image, size, **self.windows).argmax(0)
+
     def _counts(self, model: nn.Module, image: Tensor, target: Tensor) -> Sums:
-        predicted = model.predict(image, tuple(target.shape), **self.windows).argmax(0)
+        predicted = self.predict(model, image, tuple(target.shape))
         there = target != IGNORED
         predicted, target = predicted[there], target[there]
         pixels = {"intersect": target[predicted == target], "predicted": predicted, "labelled": target}

@@ -82,7 +82,10 @@ def test_the_gate_compares_one_machine_with_itself():
     ("command", "keys"),
     [
         ("attention --cases 64/4 --repeats 1 --backends eager", {"ratio", "noise", "peak_in_q", "error", "mita_ms"}),
-        ("mechanisms --attention mita reformer --lengths 64 --heads 1 --repeats 1", {"mechanism_ms", "ratio", "rows_off"}),
+        (
+            "mechanisms --attention mita reformer --lengths 64 --heads 1 --repeats 1",
+            {"mechanism_ms", "ratio", "rows_off"},
+        ),
         ("growth --tokens 64 128 --landmarks 4 --repeats 1 --backends eager", {"mita_ms", "peak_mib"}),
         ("memory --tokens 128 --landmarks 4 --heads 1 --dim 8", {"peak_in_q"}),
         ("model --experiments digits_softmax digits_mita --batch 1 --repeats 1", {"items_per_second", "ratio"}),

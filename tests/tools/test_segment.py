@@ -57,7 +57,7 @@ def test_overlays_show_what_evaluation_predicts(scenes, run, tmp_path, capsys):
     config = experiment.compose([f"experiment={NAME}"])
     model = segment.build(config, run / "best.ckpt")
     task = experiment.build_task_for(config, data)
-    palette = torch.tensor(segment.classes(config)[1], dtype=torch.uint8)
+    palette = torch.tensor(datasets.classes_of(config.data.name)[1], dtype=torch.uint8)
     for item, photograph in zip(data.evaluate["test"], photographs, strict=True):
         height, width = item["target"].shape
         expected = model.predict(item["image"], (height, width), **task.windows).argmax(0)
@@ -68,20 +68,6 @@ def test_overlays_show_what_evaluation_predicts(scenes, run, tmp_path, capsys):
         assert {tuple(palette[i].tolist()) for i in expected.unique()} <= drawn
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == len(photographs) and "%" in printed[0] and str(tmp_path / "new") in printed[0]
-
-
-def test_colours_are_laid_over_by_their_share():
-    pixels, labels = np.full((30, 2, 3), 100, np.uint8), np.array([[0, 1]] * 30)
-    names, palette = ("sky", "sea", "sand"), ((200, 100, 0), (0, 0, 100), (9, 99, 9))
-    drawn = np.asarray(segment.draw(pixels, labels, names, palette, 0.25))
-    assert drawn[0, :2].tolist() == [[125, 100, 75], [75, 75, 100]]
-    legend = {tuple(color) for color in drawn[:, 2:].reshape(-1, 3).tolist()}
-    assert {palette[0], palette[1]} <= legend and palette[2] not in legend
-    assert np.array_equal(np.asarray(segment.draw(pixels, labels, names, palette, 0.0))[:30, :2], pixels)
-
-
-def test_shares_are_of_the_classes_that_are_there():
-    assert segment.shares(np.array([[3, 3, 3, 0]])) == {3: 0.75, 0: 0.25}
 
 
 def test_photographs_are_upright_and_no_larger_than_asked(tmp_path):
