@@ -139,8 +139,8 @@ TABLES: tuple[Table | TaskTable, ...] = (
         measure="mIoU in % at a single scale",
         when="at the end of training; best round: chosen on the same validation images",
         note="Depth of the head: 3 layers for T and S, 6 for B and 9 for L, with which alone the paper's FLOPs agree (the "
-        "released configurations all say 3). The 12 G that the paper reports for Seg-T with standard attention follow from no counting "
-        "rule that was tried.",
+        "released configurations all say 3). The 12 G that the paper reports for Seg-T with standard attention follow from no "
+        "counting rule that was tried.",
     ),
     TaskTable(
         "table5_lra", "Table 5: Long Range Arena",
