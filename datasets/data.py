@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,6 +29,8 @@ class Data:
 
     Items are dicts of tensors with at least "target" (int64 scalar); images are under "image", (C, H, W) float32, and
     sequences under "tokens", (N,) int64, with "length" (pairs of them under "tokens_a", "length_a", "tokens_b", "length_b").
+    Sequences of unlike length are grouped by length on their way through the model where the data set has `lengths`, one number
+    an item; `collate` can then leave out what is padding in a whole group.
     Items may draw from Python's, numpy's and torch's global generators; the loader seeds all three for every item.
 
     Attributes:
@@ -65,7 +67,7 @@ def fingerprint(parts: Iterable[bytes | str]) -> str:
     return digest.hexdigest()[:12]
 
 
-def limited(dataset: Dataset, limit: int | None) -> Dataset:
+def limited(dataset: Dataset | Sequence, limit: int | None) -> Dataset | Sequence:
     """The first `limit` items of one fixed shuffled order (the same for every run), or all of them for None.
 
     Raises:

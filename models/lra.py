@@ -22,7 +22,7 @@ class SequenceEncoder(nn.Module):
         vocab_size: number of tokens, 0 (padding) included.
         embed_dim, depth, num_heads, mlp_dim: size of the trunk.
         drop: dropout of the embeddings, after attention's projection, and after both layers of the MLP.
-        pool_over_padding: legacy: divide the sum of the real tokens by N in place of their number.
+        pool_over_padding: legacy: divide the sum of the real tokens by N in place of their number, with N = `max_length`.
         zero_is_padding: legacy: take every token 0 for padding, so that black pixels are neither attended to nor pooled.
         gradient_checkpointing: see `Transformer`.
     """
@@ -42,7 +42,7 @@ class SequenceEncoder(nn.Module):
         gradient_checkpointing: bool,
     ) -> None:
         super().__init__()
-        self.pool_over_padding, self.zero_is_padding = pool_over_padding, zero_is_padding
+        self.max_length, self.pool_over_padding, self.zero_is_padding = max_length, pool_over_padding, zero_is_padding
         self.tokens = nn.Embedding(vocab_size, embed_dim)
         self.positions = nn.Embedding(1 << (max_length - 1).bit_length(), embed_dim)
         self.drop = nn.Dropout(drop)
@@ -72,7 +72,7 @@ class SequenceEncoder(nn.Module):
         if mask is None:
             return x.mean(1)
         total = x.masked_fill(~mask[:, :, None], 0).sum(1)
-        return total / (N if self.pool_over_padding else mask.sum(1, keepdim=True).clamp(min=1))
+        return total / (self.max_length if self.pool_over_padding else mask.sum(1, keepdim=True).clamp(min=1))
 
     def mask(self, tokens: Tensor, length: Tensor | None) -> Tensor | None:
         """(B, N) bool, True for a real token; None when all are."""

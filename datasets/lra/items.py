@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
 from ..data import Data, limited, reasons
 from .store import Store
@@ -24,12 +24,18 @@ class TokenItems(Dataset):
         length: N; what is longer is cut.
         shift: added to every stored value (1 makes byte-level tokens of bytes, so that 0 is free for padding).
         without: a stored value that is left out of every sequence, or None.
+
+    Attributes:
+        lengths: (items,) stored tokens up to N, of the longer one of a pair.
     """
 
     def __init__(
         self, store: Store, numbers: Sequence[int] | np.ndarray, length: int, shift: int = 0, without: int | None = None
     ):
         self.store, self.numbers, self.length, self.shift, self.without = store, numbers, length, shift, without
+        stored = np.diff(store.offsets)
+        by_item = stored if store.pairs is None else stored[store.pairs].max(1)
+        self.lengths = by_item[np.fromiter(numbers, np.int64)].clip(max=length)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -55,6 +61,13 @@ class TokenItems(Dataset):
         return padded, torch.tensor(len(tokens))
 
 
+def to_longest(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """A batch of items of `TokenItems`, cut where the longest sequence ends: N is that of the batch, at least 1."""
+    batch = default_collate(items)
+    longest = max(1, *(int(value.max()) for name, value in batch.items() if name.startswith("length")))
+    return {name: value[:, :longest] if name.startswith("tokens") else value for name, value in batch.items()}
+
+
 def token_data(
     name: str,
     store: Store,
@@ -70,7 +83,7 @@ def token_data(
 ) -> Data:
     """`Data` of the items `splits` names: "train", and the others to evaluate on, in order."""
     items = {
-        split: limited(TokenItems(store, numbers, length, shift, without), limit) for split, numbers in splits.items()
+        split: TokenItems(store, limited(numbers, limit), length, shift, without) for split, numbers in splits.items()
     }
     return Data(
         name=name,
@@ -80,6 +93,7 @@ def token_data(
         input_size=(length,),
         fingerprint=store.fingerprint,
         counts={split: len(dataset) for split, dataset in items.items()},
+        collate=to_longest,
         short=reasons(*short, limit and f"limit={limit}"),
         switches=switches or {},
     )

@@ -5,10 +5,10 @@ World size, accumulation, workers and resuming cut the same global batches diffe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
 from .seeding import derive, seeded
 
@@ -48,16 +48,20 @@ class Batches:
 
 
 class _MicroBatches(Sampler):
-    """What one device reads: its share of each global batch, cut to what fits."""
+    """What one device reads: its share of each global batch, cut to what fits, items of like length together."""
 
-    def __init__(self, batches: Batches, start: int, stop: int, rank: int, world: int, micro_batch: int) -> None:
-        self.batches, self.steps, self.rank, self.world, self.micro_batch = (
-            batches,
-            range(start, stop),
-            rank,
-            world,
-            micro_batch,
-        )
+    def __init__(
+        self,
+        batches: Batches,
+        start: int,
+        stop: int,
+        rank: int,
+        world: int,
+        micro_batch: int,
+        lengths: Sequence[int] | None,
+    ) -> None:
+        self.batches, self.steps, self.rank, self.world = batches, range(start, stop), rank, world
+        self.micro_batch, self.lengths = micro_batch, lengths
 
     def __len__(self) -> int:
         return len(self.steps) * micro_steps(self.batches.batch_size, self.world, self.micro_batch)
@@ -65,6 +69,8 @@ class _MicroBatches(Sampler):
     def __iter__(self) -> Iterator[list]:
         for step in self.steps:
             share = self.batches(step)[self.rank :: self.world]
+            if self.lengths is not None:
+                share = sorted(share, key=lambda member: -self.lengths[member[2]])
             for first in range(0, len(share), self.micro_batch):
                 yield share[first : first + self.micro_batch]
 
@@ -90,10 +96,10 @@ def train_loader(
     dataset: Dataset, batches: Batches, start: int, stop: int, *, rank: int, world: int, micro_batch: int, workers: int,
     collate: Callable | None,
 ) -> DataLoader:  # fmt: skip
-    """Micro-batches of this device for the steps [start, stop)."""
+    """Micro-batches of this device for the steps [start, stop); see `Data.train` for items of unlike length."""
     return DataLoader(
         _SeededItems(dataset, batches.seed),
-        batch_sampler=_MicroBatches(batches, start, stop, rank, world, micro_batch),
+        batch_sampler=_MicroBatches(batches, start, stop, rank, world, micro_batch, getattr(dataset, "lengths", None)),
         num_workers=workers,
         collate_fn=collate,
         pin_memory=torch.cuda.is_available(),
@@ -103,8 +109,16 @@ def train_loader(
 def eval_loader(
     dataset: Dataset, batch_size: int, *, rank: int, world: int, workers: int, collate: Callable | None
 ) -> DataLoader:
-    """Every item once over all devices, nothing padded; a device may have fewer items than another, or none."""
-    share = torch.utils.data.Subset(dataset, range(rank, len(dataset), world))
+    """Every item once over all devices, none repeated; a device may have fewer items than another, or none. Items of like
+    length come together."""
+    share = list(range(rank, len(dataset), world))
+    lengths = getattr(dataset, "lengths", None)
+    if lengths is not None:
+        share.sort(key=lambda item: -lengths[item])
     return DataLoader(
-        share, batch_size=batch_size, num_workers=workers, collate_fn=collate, pin_memory=torch.cuda.is_available()
+        Subset(dataset, share),
+        batch_size=batch_size,
+        num_workers=workers,
+        collate_fn=collate,
+        pin_memory=torch.cuda.is_available(),
     )

@@ -2,7 +2,9 @@
 
 import pytest
 
-from mita.training.loader import Batches, train_loader
+from torch.utils.data import Dataset
+
+from mita.training.loader import Batches, eval_loader, train_loader
 
 from .toy import Toy
 
@@ -39,6 +41,30 @@ def test_devices_share_the_same_global_batches(world, micro):
         for item in zip(batch["image"].flatten(1).tolist(), batch["target"].tolist(), strict=True)
     ]  # fmt: skip
     assert sorted(item for share in shares for item in share) == sorted(whole)
+
+
+class Rows(Dataset):
+    """Items that are their own numbers, of the lengths given."""
+
+    lengths = (3, 9, 1, 7, 5, 8, 2, 6, 4, 10)
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def __getitem__(self, index):
+        return index
+
+
+def test_items_of_like_length_go_through_together():
+    """The groups change, and never which items a step or an evaluation has."""
+    rows, batches = Rows(), Batches(10, 6, seed=0, world=2)
+    for rank in range(2):
+        loader = train_loader(rows, batches, 1, 2, rank=rank, world=2, micro_batch=2, workers=0, collate=list)
+        share = [item for _, _, item in batches(1)][rank::2]
+        by_length = sorted(share, key=lambda item: -rows.lengths[item])
+        assert list(loader) == [by_length[:2], by_length[2:]]
+    loader = eval_loader(rows, 2, rank=1, world=2, workers=0, collate=list)
+    assert list(loader) == [[9, 1], [5, 3], [7]]
 
 
 def test_a_batch_that_does_not_divide_is_refused():
