@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from filelock import FileLock
 
 from ..data import fingerprint
 
@@ -129,7 +128,7 @@ def cached(cache: str | Path | None, name: str, settings: dict[str, Any], write:
     name = f"{name}-{fingerprint([json.dumps(settings, sort_keys=True)])[:8]}"
     folder, unfinished = cache / name, cache / f"{name}.unfinished"
     cache.mkdir(parents=True, exist_ok=True)
-    with _only_one(cache / f"{name}.lock"):
+    with FileLock(cache / f"{name}.lock"):
         if not (folder / "meta.json").exists():
             unfinished.mkdir(exist_ok=True)
             try:
@@ -146,10 +145,3 @@ def cached(cache: str | Path | None, name: str, settings: dict[str, Any], write:
     for note in store.notes:
         log.warning("%s: %s", name, note)
     return store
-
-
-@contextmanager
-def _only_one(path: Path) -> Iterator[None]:
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

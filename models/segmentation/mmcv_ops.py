@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import getpass
 import importlib.util
 import sys
+import tempfile
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from filelock import FileLock
 
 PACKAGES = ("mmseg", "mmengine", "mmcv")
 
 
 def prepare_mmseg() -> None:
-    """Call before the first import of mmseg. Does nothing where mmcv has its compiled operators.
+    """Call before the first import of mmseg, mmengine or mmcv.
 
-    Otherwise `mmcv.ops` becomes a stand-in that has every name, and says what to install when one of them is used.
+    Processes take turns, for mmengine's yapf writes a cache that another process would read half-written.
+    Without compiled operators `mmcv.ops` becomes a stand-in that has every name, and says what to install when one is used.
 
     Raises:
         ValueError: mmseg, mmengine or mmcv is not installed.
@@ -23,6 +29,8 @@ def prepare_mmseg() -> None:
         raise ValueError(
             f"segmentation needs {', '.join(missing)}; run make setup, or pip install -r requirements.txt (no compiler needed)"
         )
+    with FileLock(Path(tempfile.gettempdir()) / f"mmengine-of-{getpass.getuser()}.lock"):
+        importlib.import_module("mmengine")
     if importlib.util.find_spec("mmcv._ext") is None:
         sys.modules.setdefault("mmcv.ops", _Operators("mmcv.ops"))
 

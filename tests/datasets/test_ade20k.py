@@ -39,8 +39,7 @@ def tree(tmp_path):
 
 
 @pytest.fixture
-def build(tree):
-    pytest.importorskip("mmseg", reason="mmsegmentation is not installed (requirements.txt)")
+def build(tree, mmseg):
     return lambda **options: datasets.build(
         "ade20k", root=str(tree), **{"crop_size": 32, "scale": [128, 32], **options}
     )

@@ -111,8 +111,7 @@ def test_a_folder_in_the_way(tmp_path):
         scenes_folder(str(tmp_path), (1, 1))
 
 
-def test_the_data(root):
-    pytest.importorskip("mmseg", reason="mmsegmentation is not installed (requirements.txt)")
+def test_the_data(root, mmseg):
     data = datasets.build("digit_scenes", root=str(root), counts=COUNTS, seed=3)
     assert data.counts == {"train": 12, "test": 5} and (data.input_size, data.num_classes) == ((3, 64, 64), 11)
     assert (data.input_size, data.num_classes) == datasets.shape_of("digit_scenes")

@@ -34,11 +34,7 @@ def test_a_stride_that_leaves_pixels_out_is_refused(stride):
 
 
 @pytest.mark.parametrize("size", [(8, 8), (19, 30), (41, 8)])
-def test_slides_as_mmseg_does(size):
-    pytest.importorskip("mmseg", reason="mmseg is not installed: requirements.txt")
-    from models.segmentation.mmcv_ops import prepare_mmseg
-
-    prepare_mmseg()
+def test_slides_as_mmseg_does(size, mmseg):
     from mmseg.models import EncoderDecoder
 
     image = torch.randn(1, 3, *size, dtype=torch.float64)

@@ -1,4 +1,5 @@
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,20 +9,15 @@ import pytest
 from models.segmentation.mmcv_ops import prepare_mmseg
 
 ROOT = Path(__file__).parents[2]
-lite = pytest.mark.skipif(
-    importlib.util.find_spec("mmcv") is None or importlib.util.find_spec("mmcv._ext") is not None,
-    reason="mmcv-lite is not installed, or mmcv in full is",
-)
 
 
 def run(code: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
 
 
-@lite
-def test_mmseg_comes_with_mmcv_lite_and_says_what_it_lacks():
-    pytest.importorskip("mmseg")
-    prepare_mmseg()
+def test_mmseg_comes_with_mmcv_lite_and_says_what_it_lacks(mmseg):
+    if importlib.util.find_spec("mmcv._ext") is not None:
+        pytest.skip("mmcv in full is installed")
     from mmcv import ops
     from mmseg.datasets import ADE20KDataset
     from mmseg.models import EncoderDecoder
@@ -30,6 +26,20 @@ def test_mmseg_comes_with_mmcv_lite_and_says_what_it_lacks():
     with pytest.raises(RuntimeError, match=r"mmcv\.ops\.point_sample .* install the full mmcv"):
         ops.point_sample(None, None)
     assert not hasattr(ops, "__no_such_thing__")
+
+
+def test_processes_that_start_together_do_not_read_each_others_half_written_caches(tmp_path):
+    """Each of them is the first to import mmengine for this user."""
+    code = "from models.segmentation.mmcv_ops import prepare_mmseg; prepare_mmseg()"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    for process in running:
+        assert "Error" not in process.communicate()[1]
+        assert process.returncode == 0
+    assert list(tmp_path.glob("YAPF/**/*.pickle"))  # or there was nothing to take turns for
 
 
 def test_nothing_stands_in_for_operators_that_are_there():

@@ -1,6 +1,7 @@
 import warnings
 from copy import deepcopy
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ import models
 from mita.mechanisms import build
 from models.segmentation.inference import slide
 
-pytest.importorskip("mmseg", reason="mmsegmentation is not installed: pip install -r requirements.txt")
+if find_spec("mmseg") is None:
+    pytest.skip("mmsegmentation is not installed: pip install -r requirements.txt", allow_module_level=True)
 
 from models.segmentation import mmseg as adapter  # noqa: E402 isort: skip, as it comes before mmseg's own modules
 from mmengine.config import Config, ConfigDict  # noqa: E402

@@ -169,11 +169,11 @@ def test_pretrained_weights_survive_the_construction_of_a_segmenter(tmp_path):
         models.build("segmenter", mechanism_factory=MITA, **options | dict(pretrained="nowhere"))
 
 
-def test_loaded_weights_survive_mmengines_initialisation(tmp_path):
+def test_loaded_weights_survive_mmengines_initialisation(tmp_path, mmseg):
     """Its runner calls `init_weights` of every module that has one before training: timm's transformer has, and forgets."""
-    mmengine = pytest.importorskip("mmengine.model")
+    from mmengine.model import BaseModule
 
-    class Wrapper(mmengine.BaseModule):
+    class Wrapper(BaseModule):
         def __init__(self, model):
             super().__init__()
             self.model = model

@@ -9,7 +9,6 @@ import torch
 import yaml
 from PIL import Image
 
-pytest.importorskip("mmseg", reason="mmsegmentation is not installed: pip install -r requirements.txt")
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 import segment  # noqa: E402
@@ -17,6 +16,8 @@ import segment  # noqa: E402
 import datasets  # noqa: E402
 import experiment  # noqa: E402
 from datasets.ade20k import View, seen  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("mmseg")
 
 NAME = "digit_scenes_mita"
 

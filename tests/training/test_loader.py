@@ -1,7 +1,6 @@
 """Global batches are a function of (seed, step)."""
 
 import pytest
-
 from torch.utils.data import Dataset
 
 from mita.training.loader import Batches, eval_loader, train_loader

@@ -86,11 +86,7 @@ def test_two_processes(count, tmp_path):
         assert values["miou"] == pytest.approx(100 * (5 / 6 + 3 / 5 + 2 / 5) / 3, abs=1e-12)
 
 
-def test_counts_as_mmseg_does():
-    pytest.importorskip("mmseg", reason="mmseg is not installed: requirements.txt")
-    from models.segmentation.mmcv_ops import prepare_mmseg
-
-    prepare_mmseg()
+def test_counts_as_mmseg_does(mmseg):
     from mmseg.evaluation import IoUMetric
 
     generator = torch.Generator().manual_seed(0)
