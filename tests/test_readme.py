@@ -1,7 +1,6 @@
 """What the documents say is true: their Python runs, and the experiments, targets and files they name exist."""
 
 import functools
-import os
 import re
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import experiment
+from mita.reporting.specs import TABLES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -64,27 +64,38 @@ def test_named_files_and_targets_exist(document):
     assert set(re.findall(r"(?:`|    )make ([a-z]+)", text)) <= targets
 
 
-def table_2(*arguments: str) -> subprocess.CompletedProcess:
-    """The script, deaf to what the environment says of data, GPUs and seeds: no test may start a training."""
-    environment = {key: value for key, value in os.environ.items() if key not in ("DATA", "GPUS", "SEEDS")}
-    command = ["bash", "scripts/reproduce_table2.sh", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+def table(*arguments: str) -> subprocess.CompletedProcess:
+    command = ["bash", "scripts/reproduce_table.sh", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_table_2_script_prints_a_command_a_row():
-    done = table_2("--gpus", "4", "--seeds", "0 1")
+@pytest.mark.parametrize("number", ["2", "3", "4"])
+def test_table_script_prints_a_command_a_row(number):
+    done = table(number, "--gpus", "4", "--seeds", "0 1", "--", "trainer.max_batch_per_device=64")
     assert done.returncode == 0, done.stderr
+    rows = next(spec.experiments for spec in TABLES if spec.name.startswith(f"table{number}_"))
     lines = done.stdout.splitlines()
-    assert len(lines) == 9 * 2
-    for line in lines[::2]:
+    assert len(lines) == len(rows) * 2
+    for row, line in zip(rows, lines[::2], strict=True):
         start, arguments = line.split(" train.py ")
         assert start == "torchrun --standalone --nproc_per_node 4"
-        assert experiment.compose(arguments.split()).data.root == "/path/to/imagenet"
+        config = experiment.compose(arguments.split())
+        assert (config.name, config.trainer.strategy, config.trainer.max_batch_per_device) == (row, "ddp", 64)
+        assert config.data.root.startswith("/path/to/")
 
 
-@pytest.mark.parametrize("arguments", [["--run"], ["--run", "--data", "no/such/folder"], ["--gpus"], ["--wrong"]])
-def test_table_2_script_refuses_what_it_cannot_do(arguments):
-    done = table_2(*arguments)
+def test_table_script_on_one_gpu():
+    done = table("3", "--gpus", "1", "--rows", "vit5_s_mita", "--data", "configs")
+    assert done.stdout == f"python train.py experiment=vit5_s_mita trainer=gpu data.root={ROOT / 'configs'} seed=0\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["5"], ["2", "--run"], ["4", "--run", "--data", "no/such/folder"], ["2", "--gpus"], ["2", "--gpus", "0"],
+     ["3", "--rows", "deit_s_mita"], ["2", "--wrong"]],
+)  # fmt: skip
+def test_table_script_refuses_what_it_cannot_do(arguments):
+    done = table(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert "--help" in done.stderr
