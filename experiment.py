@@ -26,7 +26,6 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from PIL import Image
 from torch import nn
 
 import datasets
@@ -216,10 +215,9 @@ def write_overlays(
     model.eval()
     for index in range(min(count, len(scenes))):
         scene = scenes[index]
-        image, truth = scene["image"], scene["target"].numpy()
-        pixels = (image.numpy().transpose(1, 2, 0) * std + mean).clip(0, 255).round().astype(np.uint8)
-        pixels = np.asarray(Image.fromarray(pixels).resize(truth.shape[::-1]))
-        labels = task.predict(model, image.to(device), truth.shape).cpu().numpy()
+        truth, image, original = scene["target"].numpy(), scene["image"].to(device), scene["original"].to(device)
+        pixels = (scene["original"].numpy().transpose(1, 2, 0) * std + mean).round().astype(np.uint8)
+        labels = task.predict(model, image, truth.shape, original).cpu().numpy()
         draw(pixels, labels, names, palette, truth=truth).save(folder / f"{scene['name']}.png")
 
 

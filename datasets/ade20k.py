@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, default_collate
 from models.segmentation.mmcv_ops import prepare_mmseg
 
 from .data import Data, fingerprint, limited, reasons
-from .scene_folders import SPLITS, check_label_map, find_scenes, scene_names, sizes_of
+from .scene_folders import SPLITS, check_colours, check_label_map, find_scenes, scene_names, sizes_of
 
 NUM_CLASSES, COUNTS = 150, (20_210, 2_000)
 IGNORED = 255
@@ -72,9 +72,10 @@ def ade20k(
 
     Training items are {"image": (3, c, c) float32, "target": (c, c) int64}, c = `crop_size`: the photograph resized (see
     `scale`) by a random factor, a random crop of which no class fills more than 3/4 (ten tries), flipped, its colours
-    distorted, normalised, and padded with zeros, labels with 255. Evaluation items are {"image": (3, h, w), "target":
-    (H, W), "name": str}, for batches of one: the image resized to fit `scale`, the target of the photograph's own size.
-    Labels are 0 to 149, and 255 for pixels of no class. Grey photographs, of which ADE20K has a few, are read as RGB.
+    distorted, normalised, and padded with zeros, labels with 255. Evaluation items are {"image": (3, h, w), "original":
+    (3, H, W), "target": (H, W), "name": str}, for batches of one: the image resized to fit `scale`, and the photograph and
+    the target in their own size. Labels are 0 to 149, and 255 for pixels of no class. A grey photograph, of which ADE20K
+    has a few, is read as RGB; a split of nothing else is refused.
 
     Args:
         root: folder that holds images/ and annotations/, or ADEChallengeData2016/ with these.
@@ -119,6 +120,7 @@ def read_scenes(
     """
     names = {split: scene_names(folder, split) for split in SPLITS}
     for split in SPLITS:  # every file is checked when it is read; a few of them now, before anything is trained
+        check_colours(folder, split, names[split])
         scenes = Scenes(folder, split, view, False, metainfo)
         for index in sorted({0, len(scenes) // 2, len(scenes) - 1}):
             scenes[index]
@@ -209,21 +211,22 @@ def training_transforms(view: View, num_classes: int) -> list[Callable[[dict], d
 
 def evaluation_transforms(view: View, num_classes: int) -> list[Callable[[dict], dict]]:
     """From the names of two files to an evaluation item; the label map is not resized."""
-    from mmcv.transforms import LoadImageFromFile, Normalize, Resize
+    from mmcv.transforms import LoadImageFromFile
     from mmseg.datasets.transforms import LoadAnnotations
 
     return [
         LoadImageFromFile(imdecode_backend="pillow"),
-        Resize(tuple(view.scale), keep_ratio=True),
         LoadAnnotations(),
         partial(check, num_classes=num_classes),
-        Normalize(view.mean, view.std),
-        as_tensors_with_name,
+        partial(as_scene, view=view),
     ]
 
 
-def seen(pixels: np.ndarray, view: View) -> Tensor:
-    """The image (3, h, w) float32 of an evaluation item, from a photograph's pixels (H, W, 3) uint8: red, green, blue.
+def seen(pixels: np.ndarray, view: View) -> tuple[Tensor, Tensor]:
+    """What an evaluation item shows of a photograph's pixels (H, W, 3) uint8: red, green, blue.
+
+    Returns:
+        image (3, h, w) float32, resized to fit `view.scale` and normalised; original (3, H, W), normalised only.
 
     Raises:
         ValueError: mmsegmentation is not installed.
@@ -231,9 +234,11 @@ def seen(pixels: np.ndarray, view: View) -> Tensor:
     prepare_mmseg()
     from mmcv.transforms import Normalize, Resize
 
-    results = Resize(tuple(view.scale), keep_ratio=True)({"img": pixels})
-    image = Normalize(view.mean, view.std, to_rgb=False)(results)["img"]
-    return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
+    pixels = np.ascontiguousarray(pixels)
+    resized = Resize(tuple(view.scale), keep_ratio=True)({"img": pixels})["img"]
+    normalize = Normalize(view.mean, view.std, to_rgb=False)
+    image, original = (channels_first(normalize({"img": values})["img"]) for values in (resized, pixels))
+    return image, original
 
 
 def check(results: dict, num_classes: int) -> dict:
@@ -243,14 +248,20 @@ def check(results: dict, num_classes: int) -> dict:
 
 
 def as_tensors(results: dict) -> dict[str, Tensor]:
-    """What mmsegmentation's steps made, channels first."""
-    image = np.ascontiguousarray(results["img"].transpose(2, 0, 1))
-    return {"image": torch.from_numpy(image), "target": torch.from_numpy(results["gt_seg_map"]).long()}
+    """A training item of what mmsegmentation's steps made."""
+    return {"image": channels_first(results["img"]), "target": torch.from_numpy(results["gt_seg_map"]).long()}
 
 
-def as_tensors_with_name(results: dict) -> dict[str, Tensor | str]:
-    """The same, with the name of the files, by which a prediction can be stored."""
-    return {**as_tensors(results), "name": Path(results["img_path"]).stem}
+def as_scene(results: dict, view: View) -> dict[str, Tensor | str]:
+    """An evaluation item of what mmsegmentation read (blue, green, red), with the files' name to store a prediction by."""
+    image, original = seen(results["img"][..., ::-1], view)
+    target = torch.from_numpy(results["gt_seg_map"]).long()
+    return {"image": image, "original": original, "target": target, "name": Path(results["img_path"]).stem}
+
+
+def channels_first(pixels: np.ndarray) -> Tensor:
+    """(h, w, 3) to (3, h, w)."""
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 
 def collate(items: list[dict]) -> dict[str, Tensor | list[str]]:

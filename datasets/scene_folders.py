@@ -63,6 +63,30 @@ def scene_names(folder: Path, split: str) -> list[str]:
     return sorted(photographs)
 
 
+def check_colours(folder: Path, split: str, names: Sequence[str], looks: int = 20) -> None:
+    """Hold photographs of a split, spread over it, to having colours: a few of ADE20K's are grey, but never all.
+
+    Raises:
+        ValueError: all that were looked at have a single channel.
+    """
+    spread = [names[i * len(names) // min(looks, len(names))] for i in range(min(looks, len(names)))]
+    paths = [folder / "images" / split / f"{name}.jpg" for name in spread]
+    if all(is_grey(path) for path in paths):
+        raise ValueError(
+            f"{paths[0]} is grey, and so is every other photograph of images/{split} that was looked at ({len(paths)}); "
+            f"photographs in colour are expected, so give the originals, or store yours as RGB if grey is meant"
+        )
+
+
+def is_grey(path: Path) -> bool:
+    """Whether an image file has a single channel of grey values. False for what cannot be read, which reading it will say."""
+    try:
+        with Image.open(path) as image:
+            return len(image.getbands()) == 1 and image.mode != "P"
+    except (OSError, SyntaxError, Image.DecompressionBombError):
+        return False
+
+
 def check_label_map(path: str | Path, labels: np.ndarray, size: Sequence[int], num_classes: int) -> None:
     """Hold a label map to its photograph and classes.
 

@@ -129,9 +129,10 @@ def segment(model: nn.Module, pixels: np.ndarray, config: DictConfig) -> np.ndar
     """The class of every pixel of (H, W, 3): (H, W) int64."""
     task, data = experiment.resolved(config.task), experiment.resolved(config.data)
     view = View(**{field.name: data[field.name] for field in dataclasses.fields(View)})
-    image = seen(pixels, view).to(next(model.parameters()).device)
+    device = next(model.parameters()).device
+    image, original = (part.to(device) for part in seen(pixels, view))
     windows = {key: task[key] for key in ("window", "stride", "scales", "flip")}
-    return model.predict(image, pixels.shape[:2], **windows).argmax(0).cpu().numpy()
+    return model.predict(image, pixels.shape[:2], original=original, **windows).argmax(0).cpu().numpy()
 
 
 if __name__ == "__main__":

@@ -94,7 +94,9 @@ class Segmentation:
     """One label per pixel; label 255 counts nowhere.
 
     Training items have "image" (C, h, w) and "target" (h, w) of one size. Evaluation items come one at a time; the target is of
-    the original image's size, and the model's `predict` answers in that size.
+    the original image's size, and the model's `predict` answers in that size. Where "image" is a resized copy they may also have
+    "original" (C, H, W), and other scales are made of that one. mmsegmentation resizes bytes where this resizes floats, so a
+    grey value may differ by the rounding, and a side of such a scale by a pixel.
 
     Args:
         num_classes: number of classes K.
@@ -129,9 +131,8 @@ class Segmentation:
 
     def sums(self, model: nn.Module, batch: dict[str, Tensor]) -> Sums:
         """Pixels of each class that are predicted right, predicted and labelled, among the labelled pixels of a batch."""
-        parts = [
-            self._counts(model, image, target) for image, target in zip(batch["image"], batch["target"], strict=True)
-        ]
+        originals = batch.get("original", [None] * len(batch["image"]))
+        parts = [self._counts(model, *item) for item in zip(batch["image"], originals, batch["target"], strict=True)]
         return {name: sum(part[name] for part in parts) for name in parts[0]}
 
     def summarize(self, sums: Sums) -> dict[str, float]:
@@ -145,12 +146,12 @@ class Segmentation:
             "pixel_accuracy": 100 * (intersect.sum() / labelled.sum()).item(),
         }
 
-    def predict(self, model: nn.Module, image: Tensor, size: tuple[int, int]) -> Tensor:
-        """The class of every pixel: an image (C, h, w) to (height, width) of `size`, int64."""
-        return model.predict(image, size, **self.windows).argmax(0)
+    def predict(self, model: nn.Module, image: Tensor, size: tuple[int, int], original: Tensor | None = None) -> Tensor:
+        """The class of every pixel: an image (C, h, w), a copy of `original`, to (height, width) of `size`, int64."""
+        return model.predict(image, size, original=original, **self.windows).argmax(0)
 
-    def _counts(self, model: nn.Module, image: Tensor, target: Tensor) -> Sums:
-        predicted = self.predict(model, image, tuple(target.shape))
+    def _counts(self, model: nn.Module, image: Tensor, original: Tensor | None, target: Tensor) -> Sums:
+        predicted = self.predict(model, image, tuple(target.shape), original)
         there = target != IGNORED
         predicted, target = predicted[there], target[there]
         pixels = {"intersect": target[predicted == target], "predicted": predicted, "labelled": target}

@@ -57,11 +57,12 @@ def predict(
     stride: int,
     scales: Sequence[float] = (1.0,),
     flip: bool = False,
+    original: Tensor | None = None,
 ) -> Tensor:
     """Class probabilities of every pixel: the mean over scales, and with `flip` over the mirrored image too.
 
-    An image whose shorter side is below the window is enlarged to it first, so that a window always has as many tokens as in
-    training. Scales are taken from `image` as given, not from a larger original.
+    Scales other than 1 are made of the original, so that pixels are resampled once, as in the authors' evaluation. What is then
+    smaller than the window on its shorter side is enlarged to it, so that a window always has as many tokens as in training.
 
     Args:
         model: images (B, C, h, w) to class scores (B, K, h, w).
@@ -69,15 +70,21 @@ def predict(
         size: (height, width) in pixels of the answer.
         window, stride: see `slide`.
         scales: factors on the image's sides.
+        original: (C, H', W'), of which `image` is a resized copy; None when `image` is itself the original.
 
     Returns:
         (K, height, width) float32.
     """
     total = 0
     for scale in scales:
-        sides = [side * max(scale, window / min(image.shape[1:])) for side in image.shape[1:]]
-        sides = [max(window, round(side)) for side in sides]
-        scaled = image if sides == [*image.shape[1:]] else _resize(image, sides)
+        scaled = image
+        if scale != 1:
+            scaled = _resize(
+                image if original is None else original, [max(1, round(scale * n)) for n in image.shape[1:]]
+            )
+        shorter = min(scaled.shape[1:])
+        if shorter < window:
+            scaled = _resize(scaled, [side * window // shorter for side in scaled.shape[1:]])
         for mirrored in (False, True)[: 1 + flip]:
             scores = slide(model, scaled.flip(2) if mirrored else scaled, window, stride)
             total = total + _resize(scores.flip(2) if mirrored else scores, size).softmax(0)

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from lightning_fabric import Fabric
 from PIL import Image
 from torch.utils.data import DataLoader
@@ -108,6 +109,39 @@ def test_a_grey_photograph_is_read_as_rgb(build, tree):
     write(tree, "validation", "grey", np.full((40, 60), 80, np.uint8), np.ones((40, 60), np.uint8))
     image = build().evaluate["test"][2]["image"]
     assert image.shape == (3, 32, 48) and torch.equal(image[0], image[2])
+
+
+def test_a_split_of_grey_photographs_only_is_refused(build, tree):
+    """No wrong data by the hundred; what is in colour in one place is enough."""
+    paths = sorted((tree / "images" / "training").iterdir())
+    for path in paths:
+        Image.open(path).convert("L").save(path)
+    with pytest.raises(
+        ValueError,
+        match=r"ADE_training_0.jpg is grey, and so is every other .*images/training .*\(4\); .*store yours as RGB",
+    ):
+        build()
+    Image.open(paths[3]).convert("RGB").save(paths[3])
+    assert build().counts["train"] == 4
+
+
+def test_other_scales_are_those_of_mmsegmentation(build, tree):
+    """The original resized in floats, as `predict` does, is mmcv's Resize of the bytes to within its rounding."""
+    data = build(scale=[240, 60], mean=[0.0] * 3, std=[1.0] * 3)
+    from mmcv.transforms import LoadImageFromFile, Resize
+
+    for number, item in enumerate(data.evaluate["test"]):
+        loaded = LoadImageFromFile()({"img_path": str(tree / f"images/validation/ADE_validation_{number}.jpg")})
+        assert torch.equal(
+            item["original"], torch.from_numpy(loaded["img"][..., ::-1].transpose(2, 0, 1).copy()).float()
+        )
+        for scale in (0.5, 0.75, 1.25, 1.75):
+            expected = Resize((int(240 * scale), int(60 * scale)), keep_ratio=True)(dict(loaded))["img"]
+            sides = [round(scale * side) for side in item["image"].shape[1:]]
+            assert max(abs(a - b) for a, b in zip(sides, expected.shape)) <= 1
+            ours = F.interpolate(item["original"][None], size=expected.shape[:2], mode="bilinear")[0]
+            theirs = torch.from_numpy(expected[..., ::-1].transpose(2, 0, 1).copy()).float()
+            torch.testing.assert_close(ours, theirs, atol=1.01, rtol=0)
 
 
 def test_augmentation_follows_the_global_seeds_and_touches_training_only(build):

@@ -2,6 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from models.segmentation.inference import predict, slide, starts
 
@@ -78,3 +79,20 @@ def test_scales_are_averaged_after_the_softmax():
     one = torch.tensor([2.0, 0.0]).softmax(0)
     answer = predict(model, image, (8, 8), window=8, stride=8, scales=(1.0, 2.0), flip=True)
     torch.testing.assert_close(answer, one[:, None, None].expand(2, 8, 8))
+
+
+def test_other_scales_are_made_of_the_original():
+    """Resampled once, and once more where the window asks for it (then with the smaller size's loss, as the authors do)."""
+    seen = []
+
+    def model(images):
+        seen.append(images[0])
+        return images
+
+    original = torch.randn(2, 40, 60)
+    image = F.interpolate(original[None], size=(20, 30), mode="bilinear")[0]
+    predict(model, image, (40, 60), window=20, stride=20, scales=(1, 2, 0.5), original=original)
+    ones, twos, halves = seen[0], seen[1], seen[-1]
+    assert torch.equal(ones, image[:, :, :20]) and torch.equal(twos, original[:, :20, :20])
+    small = F.interpolate(original[None], size=(10, 15), mode="bilinear")
+    assert torch.equal(halves, F.interpolate(small, size=(20, 30), mode="bilinear")[0, :, :, :20])

@@ -47,7 +47,8 @@ def test_a_photograph_is_seen_as_in_evaluation(scenes):
     options = experiment.resolved(experiment.compose(["data=digit_scenes"]).data)
     view = View(**{name: options[name] for name in View.__dataclass_fields__})
     for item, photograph in zip(data.evaluate["test"], photographs, strict=True):
-        assert torch.equal(seen(segment.read_photograph(photograph, 2048), view), item["image"])
+        image, original = seen(segment.read_photograph(photograph, 2048), view)
+        assert torch.equal(image, item["image"]) and torch.equal(original, item["original"])
 
 
 def test_overlays_show_what_evaluation_predicts(scenes, run, tmp_path, capsys):
