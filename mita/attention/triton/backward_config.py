@@ -1,10 +1,12 @@
 """Tile sizes of the backward kernels: none spills a register or lacks shared memory on sm_80, sm_89 and sm_90.
 
 `tools/compile_kernels.py` measures that. BN is a tile of keys, BQ one of queries (in `keys_kernel` also of experts and entries);
-one of the two stays while tiles of the other pass by.
+one of the two stays while tiles of the other pass by. ALL as in `config.py`.
 """
 
 import torch
+
+from .config import ALL, launch
 
 STAYS = {
     "landmarks_kernel": "BN",
@@ -13,7 +15,7 @@ STAYS = {
     "queries_kernel": "BQ",
     "probes_kernel": "BQ",
 }
-# kernel: {greatest padded head dim: {tile that stays: (tile that passes, warps, stages)}}
+# kernel: {greatest padded head dim: {tile that stays: (tile that passes, warps, stages[, ALL])}}
 HALF = {
     "landmarks_kernel": {
         64: {32: (32, 4, 2), 64: (32, 8, 2), 128: (32, 8, 2)}, 128: {64: (32, 8, 2)}, 256: {32: (32, 8, 2)}
@@ -21,8 +23,12 @@ HALF = {
     "expert_kernel": {
         64: {32: (32, 4, 2), 64: (32, 4, 2), 128: (32, 8, 2)}, 128: {64: (32, 8, 2)}, 256: {32: (32, 8, 2)}
     },
-    "keys_kernel": {64: {128: (32, 8, 2)}, 128: {64: (16, 8, 2)}, 256: {32: (32, 8, 2)}},
+    "keys_kernel": {
+        16: {128: (32, 8, 2)}, 32: {128: (32, 8, 2, ALL)}, 64: {128: (32, 8, 2)}, 128: {64: (16, 8, 2)},
+        256: {32: (32, 8, 2, ALL)},
+    },
     "queries_kernel": {
+        16: {16: (32, 1, 2), 32: (64, 2, 2), 64: (32, 4, 2)}, 32: {16: (32, 1, 2), 32: (64, 2, 2, ALL), 64: (32, 4, 2)},
         64: {16: (32, 1, 2), 32: (64, 2, 2), 64: (32, 4, 2)}, 128: {16: (32, 2, 2), 32: (32, 2, 2), 64: (32, 4, 2)},
         256: {32: (32, 8, 2)},
     },
@@ -43,6 +49,6 @@ def sizes(kernel, dtype: torch.dtype, dim: int, rows: int) -> dict[str, int]:
     tables = (FLOAT32 if dtype == torch.float32 else HALF)[name]
     table = tables[min(size for size in tables if size >= dim)]
     stays = min((tile for tile in table if tile >= rows), default=max(table))
-    passes, warps, stages = table[stays]
+    passes, *options = table[stays]
     BN, BQ = (stays, passes) if STAYS[name] == "BN" else (passes, stays)
-    return {"BN": BN, "BQ": BQ, "num_warps": warps, "num_stages": stages}
+    return {"BN": BN, "BQ": BQ, **launch(*options)}

@@ -1,10 +1,13 @@
 """Tile sizes of the forward kernels: the largest found that spill no register on sm_80, sm_89 and sm_90.
 
-BM is a tile of landmarks, BQ of queries, BN of keys. Numbers a table gives for a dim hold up to it.
+BM is a tile of landmarks, BQ of queries, BN of keys. Numbers a table gives for a dim hold up to it. A row that ends in ALL lets a
+thread have as many registers as there are: ptxas would rather spill a few to hold more threads.
 """
 
 import torch
 import triton
+
+ALL = 255  # registers a thread can have
 
 # greatest padded head dim: (BM, BN, warps, stages)
 PROBE = {64: (64, 32, 4, 2), 128: (64, 32, 8, 2), 256: (32, 32, 8, 2)}
@@ -13,14 +16,13 @@ PROBE_FLOAT32 = {64: (32, 32, 4, 2), 128: (16, 32, 4, 2), 256: (16, 16, 4, 1)}
 ATTEND = {
     (64, 128): (64, 8, 2), (64, 64): (32, 4, 2), (64, 32): (64, 4, 2), (64, 16): (64, 2, 2),
     (128, 128): (32, 8, 2), (128, 64): (64, 8, 2), (128, 32): (32, 4, 2), (128, 16): (32, 2, 2),
-    (256, 128): (32, 8, 2), (256, 64): (32, 8, 2), (256, 32): (32, 8, 2), (256, 16): (16, 4, 2),
+    (256, 64): (32, 8, 2), (256, 32): (32, 8, 2), (256, 16): (16, 4, 2, ALL),
 }  # fmt: skip
 ATTEND_FLOAT32 = {64: (16, 32, 4, 2), 128: (16, 32, 4, 2), 256: (16, 16, 4, 1)}  # dim: (BQ, BN, warps, stages)
 GATE = {64: (64, 64, 4, 2), 128: (64, 64, 4, 2), 256: (64, 32, 4, 2)}  # dim: (BQ, BN, warps, stages)
 GATE_FLOAT32 = {64: (32, 32, 4, 2), 128: (32, 32, 4, 1), 256: (16, 32, 4, 1)}
 
 CUT_ENTRIES = 256  # entries of lists that a warp holds in registers
-ALL = {"maxnreg": 255}  # or ptxas may save registers at the price of spills
 PROGRAMS = 1024  # enough for the largest GPU a few times over; a function of nothing but sizes, so that results are too
 SHORT = {"keys": 256, "dim": 64, "scores": 8192}  # greatest sizes, and landmarks x keys, padded
 
@@ -29,15 +31,20 @@ def _row(table: dict, dim: int) -> tuple[int, ...]:
     return table[min(size for size in table if size >= dim)]
 
 
+def launch(warps: int, stages: int, registers: int | None = None) -> dict[str, int]:
+    """Launch options, from the end of a row."""
+    return {"num_warps": warps, "num_stages": stages} | ({"maxnreg": registers} if registers else {})
+
+
 def probe(dtype: torch.dtype, dim: int, top_k: int) -> dict[str, int]:
     """Sizes of `probe_kernel`."""
     BM, BN, warps, stages = _row(PROBE_FLOAT32 if dtype == torch.float32 else PROBE, dim)
-    return {"BM": BM, "BN": BN, **_lists(BM, top_k + 2 * BN, warps), "num_warps": warps, "num_stages": stages, **ALL}
+    return {"BM": BM, "BN": BN, **_lists(BM, top_k + 2 * BN, warps), **launch(warps, stages, ALL)}
 
 
 def merge(capacity: int) -> dict[str, int]:
     """Sizes of `merge_kernel`, for lists of that capacity."""
-    return {"BM": 16, "BN": 32, **_lists(16, capacity, 4), "num_warps": 4, **ALL}
+    return {"BM": 16, "BN": 32, **_lists(16, capacity, 4), "num_warps": 4, "maxnreg": ALL}
 
 
 def _lists(rows: int, capacity: int, warps: int) -> dict[str, int]:
@@ -61,17 +68,19 @@ def gate(dtype: torch.dtype, dim: int) -> dict[str, int]:
 def attend(dtype: torch.dtype, dim: int, rows_an_expert: int) -> dict[str, int]:
     """Sizes of `attend_kernel`: smaller tiles of queries where an expert has few, for its last tile is half empty."""
     if dtype == torch.float32:
-        BQ, BN, warps, stages = _row(ATTEND_FLOAT32, dim)
+        BQ, BN, *options = _row(ATTEND_FLOAT32, dim)
     else:
-        BQ = next(size for size in (128, 64, 32, 16) if rows_an_expert >= 3 * size or size == 16)
-        BN, warps, stages = _row({size: row for (size, q), row in ATTEND.items() if q == BQ}, dim)
-    return {"BQ": BQ, "BN": BN, "num_warps": warps, "num_stages": stages}
+        size = min(size for size, _ in ATTEND if size >= dim)
+        BQ = max(BQ for d, BQ in ATTEND if d == size and (rows_an_expert >= 3 * BQ or BQ == 16))
+        BN, *options = ATTEND[size, BQ]
+    return {"BQ": BQ, "BN": BN, **launch(*options)}
 
 
 def short(keys: int, landmarks: int, top_k: int) -> dict[str, int]:
-    """Sizes of `short_kernel`."""
+    """Sizes of `short_kernel`. Narrower heads are padded as well: it would hold them in registers, more than there are."""
     BM, BN, BK = (max(16, triton.next_power_of_2(n)) for n in (landmarks, keys, top_k))
-    return {"BQ": 32, "BM": BM, "BN": BN, "BK": BK, "num_warps": 8, "num_stages": 1}
+    D = SHORT["dim"]
+    return {"D": D, "E": D, "BQ": 32, "BM": BM, "BN": BN, "BK": BK, **launch(8, 1)}
 
 
 def is_short(dtype: torch.dtype, keys: int, landmarks: int, top_k: int, dim: int, slots: int, branches: str) -> bool:

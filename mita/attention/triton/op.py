@@ -89,7 +89,7 @@ def _short(
         values = values_lse = None
     short_kernel[(B * H * shares,)](
         q, k, v, landmarks, key_mask, landmark_mask, o, lse, values, values_lse, selected, experts,
-        Nq, Nk, m, top_k, H, shares, share, *_strides(q, k, v), factor, scale, **_dims(q, v), **sizes,
+        Nq, Nk, m, top_k, H, shares, share, *_strides(q, k, v), factor, scale, **_dims(q, v) | sizes,
     )  # fmt: skip
 
 
