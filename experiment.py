@@ -10,9 +10,10 @@ import difflib
 import inspect
 import itertools
 import os
+import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def compose(overrides: list[str] | tuple[str, ...] = ()) -> DictConfig:
                 f"{override.input_line!r} holds several values; sweep over them with python train.py -m ..."
             )
         if key in known and override.value() not in known[key]:
-            raise ValueError(f"{unknown(key, override.value(), known[key])}.")
+            raise ValueError(unknown(key, override.value(), known[key]))
     chosen = [o for o in parsed if o.key_or_group in known]
     values = [o for o in parsed if o.key_or_group not in known]
     bare = _hydra(chosen)
@@ -254,11 +255,16 @@ def _cost(model: nn.Module, input_size: tuple[int, ...]) -> tuple[int, int]:
     return sum(p.numel() for p in model.parameters()), model.multiply_adds(tuple(input_size))
 
 
-def _parse(overrides) -> list[Override]:
+def _parse(overrides: Iterable[str]) -> list[Override]:
+    # a shell leaves the ~ of key=~/folder alone, and Hydra has another use for the sign
+    overrides = [re.sub(r"=~(?=/|$)", lambda _: f"={Path.home()}", text) for text in overrides]
     try:
-        return OverridesParser.create().parse_overrides(list(overrides))
+        return OverridesParser.create().parse_overrides(overrides)
     except OverrideParseException as error:
-        raise ValueError(f"{error.override!r} is not key=value or group=name.") from None
+        raise ValueError(
+            f"{error.override!r} is not key=value or group=name; a value with signs such as ( ) , = stands in two pairs of "
+            "quotes: 'data.root=\"/data/images (1)\"'"
+        ) from None
 
 
 def _hydra(overrides: list[Override]) -> DictConfig:
@@ -304,9 +310,9 @@ def _check_options(node: str, options: dict, target: Callable) -> None:
 
 def _check_type(key: str, value: Any, kind: Any) -> None:
     if not _fits(value, kind):
-        name = kind.__name__ if isinstance(kind, type) else str(kind)
+        name = (kind.__name__ if isinstance(kind, type) else str(kind)).replace("None", "null")
         given = "null" if value is None else repr(value)
-        raise ValueError(f"{key} is a {name.replace('None', 'null')}, not {given}.")
+        raise ValueError(f"{key} is {'an' if name[0] in 'aeiou' else 'a'} {name}, not {given}.")
 
 
 def _fits(value: Any, kind: Any) -> bool:

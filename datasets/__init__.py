@@ -80,7 +80,7 @@ def shape_of(name: str, **options: Any) -> Shape:
         ValueError: the name is unknown.
     """
     if name not in SHAPES:
-        raise ValueError(f"{registry.unknown('data set', name, SHAPES)}.")
+        raise ValueError(registry.unknown("data set", name, SHAPES))
     parameters = inspect.signature(DATASETS[name]).parameters.values()
     defaults = {p.name: p.default for p in parameters}
     return SHAPES[name](defaults | options)

@@ -77,22 +77,37 @@ def test_the_vit5_recipe_is_the_papers(name):
     [
         ("recipe.epoch=3", "did you mean recipe.epochs"),
         ("epochs=3", "did you mean recipe.epochs"),
-        ("experiment=digit_mita", "digits_mita"),
+        ("experiment=digit_mita", r"did you mean digits_mita .*\?$"),
         ("attention=mitta", "did you mean mita"),
         ("model=deit_huge", "unknown model 'deit_huge'"),
         ("recipe.lr=abc", "recipe.lr is a float"),
-        ("recipe.epochs=1.5", "recipe.epochs is a int"),
-        ("seed=true", "seed is a int"),
+        ("recipe.epochs=1.5", "recipe.epochs is an int"),
+        ("seed=true", "seed is an int"),
         ("data.limit=None", "data.limit=null"),
         ("+extra=1", "without \\+ or ~"),
         ("~seed", "without \\+ or ~"),
         ("seed=0,1", "train.py -m"),
         ("just words", "is not key=value"),
+        ("data.root=/data/images (1", "two pairs of quotes"),
     ],
 )
 def test_a_slip_is_answered(override, answer):
     with pytest.raises(ValueError, match=answer):
         experiment.compose([override])
+
+
+@pytest.mark.parametrize(
+    ("override", "root"),
+    [
+        ("data.root=~/images", f"{Path.home()}/images"),
+        ("data.root=~", f"{Path.home()}"),
+        ('data.root="/data/images (1)"', "/data/images (1)"),
+        ("data.root=/data/my images", "/data/my images"),
+    ],
+)
+def test_paths_are_taken_as_they_are_typed(override, root):
+    """Shells leave the ~ of key=~/images to the program."""
+    assert experiment.compose(["data=imagenet", override]).data.root == root
 
 
 def test_an_option_that_does_not_exist_is_refused_by_what_is_built():
