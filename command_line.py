@@ -118,7 +118,7 @@ def start_screen(
     batches = Batches(len(data.train), recipe.batch_size, 0, world=fabric.world_size)
     share = batches.batch_size // fabric.world_size
     micros = micro_steps(batches.batch_size, fabric.world_size, machine.max_batch_per_device)
-    length = f"{recipe.epochs} epochs" if recipe.epochs else f"{recipe.steps} steps"
+    length = f"{recipe.epochs} epochs, " if recipe.epochs else ""
     steps = recipe.steps or recipe.epochs * batches.per_pass
     device = "cpu" if fabric.device.type == "cpu" else torch.cuda.get_device_name(fabric.device)
     counts = ", ".join(f"{count:,} {split}" for split, count in data.counts.items())
@@ -127,7 +127,7 @@ def start_screen(
         "model": f"{parameters:,} parameters, {multiply_adds / 1e9:.4f} G multiply-adds an item",
         "data": f"{data.name}: {counts}" + (f"  (short: {data.short})" if data.short else ""),
         "device": f"{fabric.world_size} x {device}, {fabric.strategy.precision.precision}",
-        "length": f"{length}, {steps:,} steps" + (f", stopping at {machine.max_steps}" if machine.max_steps else ""),
+        "length": f"{length}{steps:,} steps" + (f", stopping at {machine.max_steps}" if machine.max_steps else ""),
         "batch": f"{batches.batch_size} = {fabric.world_size} devices x {-(-share // micros)} x {micros} accumulated",
     }
     return "\n".join(f"{title:>8}  {text}" for title, text in lines.items())
