@@ -4,6 +4,7 @@ run=outputs/NAME/seed0        the best checkpoint of a run, with the run's own c
 checkpoint=PATH               that file (with run=..., of that configuration; otherwise give experiment=...): of a run, of the
                               authors (then an experiment with mita_released), of DeiT, DeiT III, ViT-5 or timm
 weights=raw | ema             the trained weights (default) or their moving average
+out=FILE                      where the report goes (default: NAME.raw.json or NAME.ema.json beside the checkpoint NAME.ckpt)
 overlays=N                    of a segmenter: N scenes with predicted and true classes as colours, in overlays/ beside the file
 """
 
@@ -31,7 +32,7 @@ EXAMPLES = (
 
 def main(overrides: list[str]) -> None:
     """Build what the configuration says, load the weights, evaluate every split."""
-    own = {"run": None, "checkpoint": None, "weights": "raw", "overlays": "0"}
+    own = {"run": None, "checkpoint": None, "weights": "raw", "out": None, "overlays": "0"}
     rest = []
     for text in overrides:
         key, _, value = text.partition("=")
@@ -49,6 +50,9 @@ def main(overrides: list[str]) -> None:
     if int(own["overlays"]) and cfg.task.name != "segmentation":
         raise ValueError(f"overlays are of a segmenter, but the task of {cfg.name} is {cfg.task.name}")
     checkpoint = Path(own["checkpoint"]) if own["checkpoint"] else RunFolder(own["run"]).best
+    path = Path(own["out"]) if own["out"] else checkpoint.with_name(f"{checkpoint.stem}.{own['weights']}.json")
+    if own["out"] and (path.is_dir() or not path.parent.is_dir()):
+        raise ValueError(f"out={path} must be a file, in a folder that is there")
 
     machine, recipe = experiment.build_machine(cfg), experiment.build_recipe(cfg)
     weights = read_weights(checkpoint, own["weights"])
@@ -74,14 +78,14 @@ def main(overrides: list[str]) -> None:
             "checkpoint": checkpoint.name, "weights": own["weights"], "metrics": metrics, "config": experiment.resolved(cfg),
             "data": {"name": data.name, "fingerprint": data.fingerprint, "counts": data.counts, "short": data.short},
         }  # fmt: skip
-        path = checkpoint.with_name(f"{checkpoint.stem}.{own['weights']}.json")
         path.write_text(json.dumps(report, indent=2) + "\n")
         if int(own["overlays"]):
             experiment.write_overlays(cfg, data, model, task, checkpoint.parent / "overlays", int(own["overlays"]))
-        if loaded.adapted or loaded.left_out:
-            print(f"{'weights':>12}  {loaded}")
-        print("\n".join(f"{name:>12}  {value:.4f}" for name, value in metrics.items()))
-        print(f"{'written':>12}  {path}" + (f"\n{'short':>12}  {data.short}" if data.short else ""))
+        lines = {"weights": loaded} if loaded.adapted or loaded.left_out else {}
+        lines |= {name: f"{value:.4f}" for name, value in metrics.items()} | {"written": path}
+        lines |= {"short": data.short} if data.short else {}
+        width = max(12, *map(len, lines))
+        print("\n".join(f"{title:>{width}}  {text}" for title, text in lines.items()))
 
 
 def run_config(folder: Path, overrides: list[str]) -> DictConfig:

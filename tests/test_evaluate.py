@@ -57,6 +57,9 @@ def test_what_does_not_fit_is_refused(tmp_path):
         metrics(tmp_path / "b.pth", "experiment=digits_mita", *DIGITS)
     with pytest.raises(ValueError, match="weights=average must be raw or ema"):
         metrics(path, "experiment=digits_mita", weights="average")
+    for place in (tmp_path, tmp_path / "b" / "c.json"):
+        with pytest.raises(ValueError, match="must be a file, in a folder that is there"):
+            metrics(path, "experiment=digits_mita", f"out={place}", *DIGITS)
 
 
 def test_a_segmenter_asks_for_no_pretrained_backbone(tmp_path):
