@@ -11,6 +11,8 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from models.segmentation.mmcv_ops import prepare_mmseg
+
 from .ade20k import View, read_scenes
 from .data import Data, fingerprint
 from .digits import enlarged, read_digits
@@ -72,6 +74,7 @@ def digit_scenes(
     view = View(crop_size, scale, ratio_range, flip, mean, std)
     if len(counts) != 2 or min(counts) < 1:
         raise ValueError(f"data.counts={list(counts)} must be two numbers of scenes from 1: to train and to test on")
+    prepare_mmseg()  # what is missing is said before anything is written
     folder = scenes_folder(root, counts)
     return read_scenes(
         "digit_scenes",

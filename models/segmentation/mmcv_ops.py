@@ -12,7 +12,7 @@ from typing import Any
 
 from filelock import FileLock
 
-PACKAGES = ("mmseg", "mmengine", "mmcv")
+PACKAGES = ("mmseg", "mmengine", "mmcv", "ftfy", "regex")  # mmseg imports the last two without requiring them
 
 
 def prepare_mmseg() -> None:
@@ -22,7 +22,7 @@ def prepare_mmseg() -> None:
     Without compiled operators `mmcv.ops` becomes a stand-in that has every name, and says what to install when one is used.
 
     Raises:
-        ValueError: mmseg, mmengine or mmcv is not installed.
+        ValueError: mmseg, or what it imports, is not installed or of a version that it refuses.
     """
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
@@ -33,6 +33,12 @@ def prepare_mmseg() -> None:
         importlib.import_module("mmengine")
     if importlib.util.find_spec("mmcv._ext") is None:
         sys.modules.setdefault("mmcv.ops", _Operators("mmcv.ops"))
+    try:
+        importlib.import_module("mmseg")
+    except (AssertionError, ImportError) as error:  # it asserts the versions of mmcv and mmengine
+        raise ValueError(
+            f"mmsegmentation cannot be imported ({error}); pip install -r requirements.txt has versions that go together"
+        ) from error
 
 
 class _Operators(ModuleType):

@@ -54,8 +54,24 @@ assert "mmcv.ops" not in sys.modules
     assert run(code).returncode == 0
 
 
-def test_what_is_missing_is_named(monkeypatch):
+@pytest.mark.parametrize("name", ["mmengine", "ftfy"])
+def test_what_is_missing_is_named(monkeypatch, name):
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "mmengine" else find(name))
-    with pytest.raises(ValueError, match=r"mmengine.*requirements\.txt"):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda asked: None if asked == name else find(asked))
+    with pytest.raises(ValueError, match=rf"needs .*{name}.*requirements\.txt"):
         prepare_mmseg()
+
+
+def test_versions_that_mmseg_refuses_are_a_users_error(mmseg):
+    """It asserts them when it is imported, which would be a traceback."""
+    code = """
+import mmcv
+mmcv.__version__ = "2.2.0"
+from models.segmentation.mmcv_ops import prepare_mmseg
+try:
+    prepare_mmseg()
+except ValueError as error:
+    print(error)
+"""
+    said = run(code).stdout
+    assert "MMCV==2.2.0 is used but incompatible" in said and "requirements.txt" in said
