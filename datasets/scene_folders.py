@@ -74,7 +74,7 @@ def check_colours(folder: Path, split: str, names: Sequence[str], looks: int = 2
     if all(is_grey(path) for path in paths):
         raise ValueError(
             f"{paths[0]} is grey, and so is every other photograph of images/{split} that was looked at ({len(paths)}); "
-            f"photographs in colour are expected, so give the originals, or store yours as RGB if grey is meant"
+            "photographs in colour are expected, so give the originals, or store yours as RGB if grey is meant"
         )
 
 
