@@ -71,7 +71,7 @@ def run(main: Callable[[list[str]], None], help_: Callable[[], str]) -> int:
         else:
             flags = [a for a in arguments if a.startswith("-")]
             if flags:
-                raise ValueError(f"unknown flag {flags[0]}; there are --help, -m and --cfg job")
+                raise ValueError(f"unknown flag {flags[0]}; there are --help, -m and --cfg job, all else is key=value")
             main(arguments)
     except KeyboardInterrupt:
         print("\nInterrupted; the same command goes on from the last checkpoint.", file=sys.stderr)
@@ -92,6 +92,8 @@ def several(overrides: list[str]) -> int:
     """Every combination as a process of its own, so that each has its own memory and devices; the worst exit code."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise ValueError("-m does not go with torchrun; start torchrun once for each run, or use trainer=ddp")
+    if not overrides:
+        raise ValueError("-m is followed by what differs between the runs, as -m seed=0,1,2")
     runs = experiment.expand(overrides)
     for one in runs:  # all, before any is started
         experiment.compose(one)

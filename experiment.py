@@ -27,6 +27,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from timm.optim import list_optimizers
 from torch import nn
 
 import datasets
@@ -177,7 +178,12 @@ def build_task_for(config: DictConfig, data: Data):
 
 
 def build_recipe(config: DictConfig) -> Recipe:
-    return Recipe(**resolved(config.recipe))
+    """The recipe. Raises ValueError for values out of range and for an optimiser that timm does not have."""
+    recipe = Recipe(**resolved(config.recipe))
+    name = recipe.optimizer.lower().removeprefix("lookahead_")
+    if name not in list_optimizers():
+        raise ValueError(unknown("recipe.optimizer", name, list_optimizers()))
+    return recipe
 
 
 def build_machine(config: DictConfig) -> Machine:
@@ -261,9 +267,9 @@ def _parse(overrides: Iterable[str]) -> list[Override]:
     try:
         return OverridesParser.create().parse_overrides(overrides)
     except OverrideParseException as error:
+        quotes = "; a value with signs such as ( ) , = stands in two pairs of quotes: 'data.root=\"/data/images (1)\"'"
         raise ValueError(
-            f"{error.override!r} is not key=value or group=name; a value with signs such as ( ) , = stands in two pairs of "
-            "quotes: 'data.root=\"/data/images (1)\"'"
+            f"{error.override!r} is not key=value or group=name{quotes if '=' in error.override else ''}"
         ) from None
 
 

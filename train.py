@@ -55,9 +55,9 @@ def main(overrides: list[str]) -> None:
     model = experiment.build_model(cfg, data, pretrained=not folder.last.exists())
     task, loggers = experiment.build_task_for(cfg, data), []
     if first:
+        print(command_line.start_screen(cfg.name, folder.path, fabric, model, data, recipe, machine), flush=True)
         folder.open(config)
         loggers = build_loggers(cfg.logger.names, folder, config, cfg.logger.project)
-        print(command_line.start_screen(cfg.name, folder.path, fabric, model, data, recipe, machine), flush=True)
     result = fit(fabric, folder, model, task, data, recipe, machine, cfg.seed, loggers)
     for logger in loggers:
         logger.close()

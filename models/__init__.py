@@ -40,6 +40,10 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
         Segmenter, input_size=(3, 640, 640), embed_dim=1024, depth=24, num_heads=16, decoder_depth=9
     ),
 }
+SIZES = (  # options that are numbers from 1
+    "embed_dim", "depth", "num_heads", "patch_size", "mlp_dim", "head_dim", "vocab_size", "decoder_heads", "decoder_head_dim",
+)  # fmt: skip
+RATES = ("drop", "drop_path")
 
 
 def build(
@@ -52,6 +56,11 @@ def build(
     Raises:
         ValueError: the name or an option is unknown (the nearest known names are given), or an option does not fit.
     """
+    for option, value in options.items():
+        if option in SIZES and value < 1:
+            raise ValueError(f"model.{option}={value} must be 1 or more")
+        if option in RATES and not 0 <= value < 1:
+            raise ValueError(f"model.{option}={value} must be a share, from 0 to below 1")
     options = dict(mechanism_factory=mechanism_factory, num_classes=num_classes, **options)
     return registry.build("model", MODELS, name, **options)
 

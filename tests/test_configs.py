@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+import command_line
 import experiment
 
 ROOT = Path(__file__).parents[1]
@@ -89,11 +90,43 @@ def test_the_vit5_recipe_is_the_papers(name):
         ("seed=0,1", "train.py -m"),
         ("just words", "is not key=value"),
         ("data.root=/data/images (1", "two pairs of quotes"),
+        ("recipe.optimizer=adamm", "unknown recipe.optimizer 'adamm'; did you mean"),
     ],
 )
 def test_a_slip_is_answered(override, answer):
     with pytest.raises(ValueError, match=answer):
         experiment.compose([override])
+
+
+@pytest.mark.parametrize(
+    ("override", "answer"),
+    [
+        ("recipe.lr=-1", "recipe.lr must be above 0"),
+        ("recipe.clip_norm=0", "recipe.clip_norm must be above 0"),
+        ("recipe.warmup=-1", "recipe.warmup must be at least 0"),
+        ("recipe.weight_decay=-0.1", "recipe.weight_decay must be at least 0"),
+        ("recipe.ema_decay=1", "recipe.ema_decay must be below 1"),
+        ("trainer.accelerator=tpu", "trainer.accelerator must be one of auto, cpu"),
+        ("trainer.devices=0", "trainer.devices must be at least 1"),
+        ("trainer.max_batch_per_device=0", "trainer.max_batch_per_device must be at least 1"),
+        ("trainer.max_steps=0", "trainer.max_steps must be at least 1"),
+        ("trainer.workers=-1", "trainer.workers must be at least 0"),
+        ("model.num_heads=0", "model.num_heads=0 must be 1 or more"),
+        ("model.num_heads=5", "the width 64 does not divide into 5 heads"),
+        ("model.patch_size=0", "model.patch_size=0 must be 1 or more"),
+        ("model.depth=0", "model.depth=0 must be 1 or more"),
+        ("model.drop_path=1.0", "model.drop_path=1.0 must be a share"),
+        ("attention.num_landmarks=15", "15 is no square"),
+        ("attention.num_landmarks=0", "at least 1"),
+        ("attention.experts_per_query=17", "between 1 and 16"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_before_a_run_has_a_folder(override, answer):
+    """As train.py goes: configuration, machine, model, and the cost on the first lines of its screen."""
+    with pytest.raises(ValueError, match=answer):
+        config = experiment.compose([override])
+        experiment.build_machine(config)
+        experiment.cost_of(config)
 
 
 @pytest.mark.parametrize(
@@ -152,3 +185,12 @@ def test_a_users_error_is_one_sentence():
     assert done.returncode == 2
     assert "Traceback" not in done.stderr and "no/such/folder" in done.stderr
     assert not (ROOT / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"), [(["-m"], "-m seed=0,1,2"), (["--experiment", "digits_mita"], "all else is key=value")]
+)
+def test_flags_are_explained(arguments, answer, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+    assert command_line.run(lambda overrides: None, str) == 2
+    assert answer in capsys.readouterr().err

@@ -87,6 +87,7 @@ class MiTA(Mechanism):
 
     def multiply_adds(self, layout: TokenLayout) -> int:
         """(4m + 2ks) N d a head with both branches: landmark-key and query-landmark scores serve both of them."""
+        self._landmark_grid(layout)  # refuses what the forward would, before anything is trained
         N, m = layout.num_tokens, self.num_landmarks
         entries = 2 * m  # landmarks @ k^T and q @ landmarks^T
         if self.branches != "route":

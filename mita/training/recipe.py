@@ -3,6 +3,8 @@
 import os
 from dataclasses import dataclass
 
+ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -55,10 +57,18 @@ class Recipe:
             raise ValueError(
                 "A recipe counted in steps needs recipe.eval_every, one counted in epochs must leave it out."
             )
-        for name in ("batch_size", "epochs", "steps", "eval_every", "repeats"):
+        _check_least("recipe", self, 1, "batch_size", "epochs", "steps", "eval_every", "repeats")
+        _check_least(
+            "recipe", self, 0, "weight_decay", "warmup", "warmup_lr", "min_lr", "best_from", "momentum", "ema_decay"
+        )
+        for name in ("lr", "eps", "clip_norm", "clip_value"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"recipe.{name} must be at least 1, but it is {value}.")
+            if value is not None and value <= 0:
+                raise ValueError(f"recipe.{name} must be above 0, but it is {value}.")
+        for name in ("momentum", "ema_decay"):
+            value = getattr(self, name)
+            if value is not None and value >= 1:
+                raise ValueError(f"recipe.{name} must be below 1, but it is {value}.")
         for name, allowed in {
             "schedule": ("cosine", "onecycle", "poly"),
             "precision": ("fp32", "bf16", "fp16"),
@@ -88,6 +98,8 @@ class Machine:
     workers: processes that read data, None for 8 (or as many as there are cores) beside a GPU and none on a CPU.
     max_batch_per_device: items a device takes at once; the rest of its share is accumulated.
     max_steps: stop after so many optimiser steps; the record then says that the run was short.
+
+    Raises ValueError for values out of range.
     """
 
     accelerator: str = "auto"
@@ -100,6 +112,14 @@ class Machine:
     max_steps: int | None = None
     progress: bool = True
 
+    def __post_init__(self) -> None:
+        _check_least("trainer", self, 1, "devices", "num_nodes", "max_batch_per_device", "max_steps")
+        _check_least("trainer", self, 0, "workers")
+        if self.accelerator not in ACCELERATORS:
+            raise ValueError(
+                f"trainer.accelerator must be one of {', '.join(ACCELERATORS)}, but it is {self.accelerator!r}."
+            )
+
     def evaluation_batch(self, recipe: Recipe) -> int:
         """Items a device evaluates at once: no more than fit, and than a step of training takes."""
         return min(self.max_batch_per_device, recipe.batch_size)
@@ -109,3 +129,10 @@ class Machine:
         if self.workers is not None:
             return self.workers
         return 0 if device == "cpu" else min(8, os.cpu_count() or 1)
+
+
+def _check_least(group: str, values: Recipe | Machine, least: int, *names: str) -> None:
+    for name in names:
+        value = getattr(values, name)
+        if isinstance(value, (int, float)) and value < least:
+            raise ValueError(f"{group}.{name} must be at least {least}, but it is {value}.")

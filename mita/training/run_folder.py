@@ -28,6 +28,8 @@ class RunFolder:
     def choose(cls, root: Path | str, seed: int, config: dict, resume: bool) -> RunFolder:
         """The folder of a configuration under `root`: seed<seed>, or the next free seed<seed>-2, -3, ... with resume=false.
 
+        A folder whose run failed before its first checkpoint holds nothing to go on with, and is taken as a new one.
+
         Raises ValueError when the folder holds a run of another configuration, with the differences.
         """
         folder = cls(Path(root) / f"seed{seed}")
@@ -37,7 +39,7 @@ class RunFolder:
                 folder = cls(Path(root) / f"seed{seed}-{number}")
                 number += 1
             return folder
-        if folder._config.exists():
+        if folder._config.exists() and (folder.last.exists() or folder.status != "failed"):
             held = yaml.safe_load(folder._config.read_text())
             different = differences(held, config)
             if different:

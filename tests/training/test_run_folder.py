@@ -24,6 +24,17 @@ def test_resume_with_another_length_is_refused_with_both_named(tmp_path):
     assert RunFolder.choose(tmp_path, 0, longer, resume=False).path == tmp_path / "seed0-2"
 
 
+def test_a_run_that_failed_before_its_first_checkpoint_holds_no_place(tmp_path):
+    folder = RunFolder.choose(tmp_path, 0, CONFIG, resume=True)
+    folder.open(CONFIG)
+    folder.status = "failed"
+    mended = {**CONFIG, "recipe": {"epochs": 4, "lr": 0.01}}
+    assert RunFolder.choose(tmp_path, 0, mended, resume=True).path == folder.path
+    folder.last.touch()
+    with pytest.raises(ValueError, match="recipe.lr: 0.1 there, 0.01 now"):
+        RunFolder.choose(tmp_path, 0, mended, resume=True)
+
+
 def test_the_machine_may_differ(tmp_path):
     folder = RunFolder.choose(tmp_path, 0, CONFIG, resume=True)
     folder.open(CONFIG)
