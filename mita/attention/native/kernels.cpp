@@ -167,8 +167,14 @@ struct Best {
     }
     void prune() {
         if (count <= top_k) return;
-        auto [lowest, highest] = std::minmax_element(scores.begin(), scores.begin() + count);
-        int64_t low = *lowest, high = *highest;  // bisect for the top_k-th largest score
+        int32_t lowest = scores[0], highest = scores[0];
+        const int32_t* x = scores.data();
+#pragma omp simd reduction(min : lowest) reduction(max : highest)
+        for (int64_t i = 0; i < count; ++i) {
+            lowest = std::min(lowest, x[i]);
+            highest = std::max(highest, x[i]);
+        }
+        int64_t low = lowest, high = highest;  // bisect for the top_k-th largest score
         while (low < high) {
             const int64_t middle = low + (high - low + 1) / 2;
             const int64_t reach = how_many([=](int32_t x) { return x >= (int32_t)middle; });
