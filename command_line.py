@@ -80,6 +80,16 @@ def run(main: Callable[[list[str]], None], help_: Callable[[], str]) -> int:
         if is_first_process():
             print(f"error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        if error.filename is None:
+            raise
+        if is_first_process():
+            print(
+                f"error: {error.filename} cannot be read or written ({error.strerror}); output=, results=, data.root= and "
+                "data.cache= say where things are",
+                file=sys.stderr,
+            )
+        return 2
     except ModuleNotFoundError as error:
         if error.name != "wandb":
             raise

@@ -295,7 +295,7 @@ def _check_keys(config: DictConfig, overrides: list[Override]) -> None:
         key = override.key_or_group
         if key not in known:
             last = {k: k.rsplit(".", 1)[-1] for k in known}
-            alike = difflib.get_close_matches(key.rsplit(".", 1)[-1], last.values(), 1)
+            alike = difflib.get_close_matches(key.rsplit(".", 1)[-1], last.values(), 1, 0.7)
             near = difflib.get_close_matches(key, known, 2) or [k for k in known if last[k] in alike]
             hint = f"did you mean {' or '.join(near)}?" if near else "python train.py --cfg job prints all keys."
             raise ValueError(f"Unknown key {key!r}; {hint}")

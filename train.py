@@ -50,6 +50,10 @@ def main(overrides: list[str]) -> None:
             print(command_line.table_with(cfg.experiment, Path(cfg.results)))
         return
 
+    # what cannot be is refused before data are generated and hours are spent
+    experiment.cost_of(cfg)
+    if first:
+        (Path(cfg.results) / "records").mkdir(parents=True, exist_ok=True)
     data = experiment.build_data(cfg)
     seed_everything(cfg.seed)
     model = experiment.build_model(cfg, data, pretrained=not folder.last.exists())

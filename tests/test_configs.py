@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 import command_line
 import experiment
+import train
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = experiment.groups()["experiment"]
@@ -78,6 +79,7 @@ def test_the_vit5_recipe_is_the_papers(name):
     [
         ("recipe.epoch=3", "did you mean recipe.epochs"),
         ("epochs=3", "did you mean recipe.epochs"),
+        ("data.val_fraction=0.1", "--cfg job prints all keys"),
         ("experiment=digit_mita", r"did you mean digits_mita .*\?$"),
         ("attention=mitta", "did you mean mita"),
         ("model=deit_huge", "unknown model 'deit_huge'"),
@@ -105,7 +107,7 @@ def test_a_slip_is_answered(override, answer):
         ("recipe.clip_norm=0", "recipe.clip_norm must be above 0"),
         ("recipe.warmup=-1", "recipe.warmup must be at least 0"),
         ("recipe.weight_decay=-0.1", "recipe.weight_decay must be at least 0"),
-        ("recipe.ema_decay=1", "recipe.ema_decay must be below 1"),
+        ("recipe.ema_decay=2", "recipe.ema_decay must be at most 1"),
         ("trainer.accelerator=tpu", "trainer.accelerator must be one of auto, cpu"),
         ("trainer.devices=0", "trainer.devices must be at least 1"),
         ("trainer.max_batch_per_device=0", "trainer.max_batch_per_device must be at least 1"),
@@ -163,25 +165,25 @@ def test_a_sweep_is_every_combination():
     assert ["experiment=digits_softmax", "seed=2", "recipe.batch_size=32"] in runs
 
 
-def train(*arguments: str) -> subprocess.CompletedProcess:
+def run_train(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "train.py", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
 
 
 def test_help_is_worth_reading():
-    text = train("--help").stdout
+    text = run_train("--help").stdout
     assert all(name in text for name in EXPERIMENTS)
     assert "data.root=" in text and "seed=" in text and "--cfg job" in text
 
 
 def test_cfg_job_prints_the_configuration():
-    text = train("experiment=deit_s_mita", "--cfg", "job").stdout
+    text = run_train("experiment=deit_s_mita", "--cfg", "job").stdout
     assert "num_landmarks: 25" in text and "epochs: 300" in text
 
 
 def test_a_users_error_is_one_sentence():
-    done = train("experiment=deit_s_mita", "data.root=no/such/folder", "trainer.accelerator=cpu", "output=nowhere")
+    done = run_train("experiment=deit_s_mita", "data.root=no/such/folder", "trainer.accelerator=cpu", "output=nowhere")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr and "no/such/folder" in done.stderr
     assert not (ROOT / "nowhere").exists()
@@ -194,3 +196,22 @@ def test_flags_are_explained(arguments, answer, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
     assert command_line.run(lambda overrides: None, str) == 2
     assert answer in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["output", "results"])
+def test_a_folder_that_cannot_be_made_is_one_sentence(key, tmp_path, monkeypatch, capsys):
+    """Before anything is trained."""
+    (tmp_path / "file").touch()
+    place = {"output": tmp_path / "outputs", "results": tmp_path / "results", key: tmp_path / "file"}
+    arguments = [f"{name}={path}" for name, path in place.items()]
+    monkeypatch.setattr(sys, "argv", ["train.py", *arguments, "trainer=cpu", "data.limit=64"])
+    monkeypatch.setattr(train, "fit", None)
+    assert command_line.run(train.main, str) == 2
+    assert f"{tmp_path}/file" in capsys.readouterr().err
+
+
+def test_a_model_that_reads_other_items_is_refused_before_data_are_generated(tmp_path):
+    place = (f"output={tmp_path}/outputs", f"results={tmp_path}/results", f"data.cache={tmp_path}/cache", "trainer=cpu")
+    with pytest.raises(ValueError, match="reads images"):
+        train.main(["data=listops", *place])
+    assert not list(tmp_path.iterdir())

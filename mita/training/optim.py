@@ -37,6 +37,10 @@ class Schedule:
                 warmup_lr=recipe.warmup_lr, warmup_epochs=recipe.warmup, warmup_prefix=False,
             )  # fmt: skip
         elif recipe.schedule == "onecycle":
+            if recipe.warmup > steps:
+                raise ValueError(
+                    f"recipe.warmup={recipe.warmup} is longer than the {steps} steps of the run; shorten it."
+                )
             pct = recipe.warmup / steps if recipe.warmup else 0.3
             self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
                 optimizer, recipe.lr, total_steps=steps, pct_start=pct, anneal_strategy=recipe.anneal

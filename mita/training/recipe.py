@@ -67,8 +67,8 @@ class Recipe:
                 raise ValueError(f"recipe.{name} must be above 0, but it is {value}.")
         for name in ("momentum", "ema_decay"):
             value = getattr(self, name)
-            if value is not None and value >= 1:
-                raise ValueError(f"recipe.{name} must be below 1, but it is {value}.")
+            if value is not None and value > 1:
+                raise ValueError(f"recipe.{name} must be at most 1, but it is {value}.")
         for name, allowed in {
             "schedule": ("cosine", "onecycle", "poly"),
             "precision": ("fp32", "bf16", "fp16"),

@@ -43,6 +43,8 @@ class Classification:
     ) -> None:
         if loss not in ("cross_entropy", "bce"):
             raise ValueError(f"task.loss must be cross_entropy or bce, but it is {loss!r}.")
+        if not 0 <= smoothing <= 1:
+            raise ValueError(f"task.smoothing must be from 0 to 1, but it is {smoothing}.")
         self.num_classes, self.loss_name, self.smoothing, self.inputs = num_classes, loss, smoothing, tuple(inputs)
         self.mix = None
         if mixup or cutmix:

@@ -309,4 +309,10 @@ def fit(
     loggers=(),
 ) -> Result:
     """Train one run to its end; see `Trainer`."""
-    return Trainer(fabric, folder, model, task, data, recipe, machine, seed, loggers).fit()
+    try:
+        trainer = Trainer(fabric, folder, model, task, data, recipe, machine, seed, loggers)
+    except BaseException:
+        if fabric.is_global_zero:
+            folder.status = "failed"
+        raise
+    return trainer.fit()

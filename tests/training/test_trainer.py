@@ -189,3 +189,15 @@ def test_a_recipe_has_epochs_or_steps():
         Recipe(batch_size=8, steps=10, eval_every=5, schedule="onecycle", warmup=11)
     with pytest.raises(ValueError, match="schedule must be one of"):
         Recipe(batch_size=8, epochs=1, schedule="cosin")
+
+
+def test_a_run_that_cannot_begin_has_failed(tmp_path):
+    """So that its folder is free for the mended command."""
+    with pytest.raises(ValueError, match="recipe.warmup=100 is longer than the 20 steps"):
+        run(tmp_path, replace(RECIPES["onecycle"], warmup=100))
+    assert RunFolder(tmp_path).status == "failed"
+
+
+def test_smoothing_is_a_share(tmp_path):
+    with pytest.raises(ValueError, match="task.smoothing must be from 0 to 1"):
+        run(tmp_path, RECIPES["cosine"], task={"smoothing": 2.0})
