@@ -11,9 +11,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from models.segmentation.mmcv_ops import prepare_mmseg
-
-from .ade20k import View, read_scenes
+from .ade20k import View, prepare_mmseg, read_scenes
 from .data import Data, fingerprint
 from .digits import enlarged, read_digits
 from .scene_folders import SPLITS
