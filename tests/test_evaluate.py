@@ -62,7 +62,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
             metrics(path, "experiment=digits_mita", f"out={place}", *DIGITS)
 
 
-def test_a_segmenter_asks_for_no_pretrained_backbone(tmp_path):
+def test_a_segmenter_asks_for_no_pretrained_backbone(tmp_path, mmseg):
     """All weights come from the checkpoint: a backbone that is not there is not looked for."""
     scenes = ("experiment=digit_scenes_mita", "trainer=cpu", f"data.root={tmp_path / 'scenes'}", "data.counts=[2,2]")
     state = weights_of(*scenes, "model.pretrained=null")

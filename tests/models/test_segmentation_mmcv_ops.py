@@ -28,7 +28,7 @@ def test_mmseg_comes_with_mmcv_lite_and_says_what_it_lacks(mmseg):
     assert not hasattr(ops, "__no_such_thing__")
 
 
-def test_processes_that_start_together_do_not_read_each_others_half_written_caches(tmp_path):
+def test_processes_that_start_together_do_not_read_each_others_half_written_caches(tmp_path, mmseg):
     """Each of them is the first to import mmengine for this user."""
     code = "from models.segmentation.mmcv_ops import prepare_mmseg; prepare_mmseg()"
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
@@ -42,7 +42,7 @@ def test_processes_that_start_together_do_not_read_each_others_half_written_cach
     assert list(tmp_path.glob("YAPF/**/*.pickle"))  # or there was nothing to take turns for
 
 
-def test_nothing_stands_in_for_operators_that_are_there():
+def test_nothing_stands_in_for_operators_that_are_there(mmseg):
     code = """
 import importlib.util, sys
 find = importlib.util.find_spec
