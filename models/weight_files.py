@@ -70,7 +70,8 @@ def _read(path: Path) -> Mapping:
                 f"trust it: torch.save(torch.load({str(path)!r}, weights_only=False)['model'], 'weights.pt'), and give weights.pt"
             ) from error
         raise ValueError(
-            f"{path} cannot be read as weights ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
+            f"{path} cannot be read as weights ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}); expected what "
+            "torch.save, safetensors or, as .npz, AugReg wrote: is the file whole?"
         ) from error
     return content if isinstance(content, Mapping) else {type(content).__name__: content}
 

@@ -41,13 +41,15 @@ def main(words: list[str] | None = None) -> None:
         part.add_argument("--gate", action="store_true", help="compare with that file; write nothing")
         module.add_arguments(part)
     arguments = parser.parse_args(words)
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda, but torch sees no GPU here; give --device cpu")
     torch.set_num_threads(1)
     path = arguments.output or ROOT / "results/benchmarks" / f"{arguments.command}_{arguments.device}.json"
     try:
-        stored = json.loads(path.read_text()) if arguments.gate else None
+        stored = read(path) if arguments.gate else None
         report = described(arguments.command, arguments.device, COMMANDS[arguments.command].measure(arguments))
         lines = [] if stored is None else gate.slower(stored, report)
-    except (ValueError, FileNotFoundError) as error:
+    except ValueError as error:
         raise SystemExit(f"benchmark: {error}") from None
     if lines:
         raise SystemExit("slower than stored:\n" + "\n".join(lines))
@@ -57,6 +59,16 @@ def main(words: list[str] | None = None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
     print(f"written: {path}")
+
+
+def read(path: Path) -> dict:
+    """A report to compare with. Raises ValueError when there is none."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"--gate compares with {path}, which is no report ({error}); write one without --gate"
+        ) from None
 
 
 def described(command: str, device: str, rows: list[dict]) -> dict:

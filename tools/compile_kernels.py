@@ -92,7 +92,10 @@ def main() -> None:
         ("dtypes", ["bfloat16", "float16", "float32"]), ("dims", [16, 32, 64, 128, 256]),
         ("targets", list(SHARED_MEMORY)), ("problems", list(PROBLEMS)),
     ):  # fmt: skip
-        parser.add_argument(f"--{name}", nargs="+", type=type(values[0]), default=values, help="default: %(default)s")
+        parser.add_argument(
+            f"--{name}", nargs="+", type=type(values[0]), choices=values, default=values, metavar=name[:-1].upper(),
+            help=f"of {', '.join(repr(value) for value in values)}; default: all",
+        )  # fmt: skip
     parser.add_argument("--kernels", nargs="+", help="names of the kernels to compile; default: all; only with --check")
     parser.add_argument("--check", action="store_true", help="write nothing")
     arguments = parser.parse_args()

@@ -72,7 +72,10 @@ def convert(source: Path, target: Path, to: str, weights: str = "raw", overwrite
             f"its first names are {', '.join(list(state)[:3])}"
         )
     named = {"project": dict, "release": to_release, "timm": to_timm}[to](state)
-    write(named, target, to)
+    try:
+        write(named, target, to)
+    except (OSError, RuntimeError) as error:  # torch's own of a file that it cannot open
+        raise ValueError(f"{target} cannot be written ({(str(error).splitlines() or [''])[0]})") from error
     lines = [f"left out: {line}" for line in listed(left_out)]
     lines += [f"added: {line}" for line in listed(to_project(named)[1])]
     if to == "timm":

@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
 
     generates = args.task in GENERATED and args.root is None
+    if args.count and not generates:
+        parser.error("--count is of data that are generated: listops or pathfinder, without --root")
     options = {"root": args.root, "cache": args.cache}
     if generates:
         options |= {"generator_seed": args.seed, "workers": args.workers}

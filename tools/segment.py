@@ -58,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(
                 f"--alpha is from 0 to 1 and --longest from 1 pixel, but they are {args.alpha:g} and {args.longest}"
             )
+        if args.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("--device cuda, but torch sees no GPU here; give --device cpu")
         paths = output_paths(args.images, args.out)
         config, checkpoint = chosen(args.run, args.checkpoint, args.experiment, args.set)
         names, palette = datasets.classes_of(config.data.name)

@@ -46,7 +46,7 @@ def render_all(
     """
     results = Path(results)
     paper = yaml.safe_load(Path(reported).read_text())
-    controls = {path.stem: json.loads(path.read_text()) for path in sorted((results / "controls").glob("*.json"))}
+    controls = {path.stem: read_control(path) for path in sorted((results / "controls").glob("*.json"))}
     runs = load_all(results / "records")
     changed = {id(run): dict(changes(run)) for run in runs}
     full = [run for run in runs if not run.short and not changed[id(run)]]
@@ -66,6 +66,19 @@ def render_all(
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_text(content)
     return stale
+
+
+def read_control(path: Path) -> dict:
+    """What tools/lra_controls.py wrote. Raises ValueError, naming the file, when it is not that."""
+    try:
+        control = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is not JSON: {error}; write it again with tools/lra_controls.py {path.stem}"
+        ) from None
+    if not isinstance(control, dict):
+        raise ValueError(f"{path} is no control; write it again with tools/lra_controls.py {path.stem}")
+    return control
 
 
 def others_note(

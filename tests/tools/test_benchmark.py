@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -102,3 +103,19 @@ def test_each_command_writes_its_rows(command, keys, tmp_path, monkeypatch):
     found = json.loads(path.read_text())
     assert found["rows"] and all(keys <= row.keys() for row in found["rows"])
     assert {"commit", "dirty", "machine", "torch", "threads"} <= found.keys()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_one_sentence(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        benchmark.main(["attention", "--device", "cuda"])
+    assert "torch sees no GPU here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, "no report"])
+def test_a_gate_needs_a_report(content, tmp_path):
+    path = tmp_path / "a.json"
+    if content:
+        path.write_text(content)
+    with pytest.raises(SystemExit, match="a.json, which is no report .*; write one without --gate"):
+        benchmark.main(["attention", "--device", "cpu", "--gate", "--output", str(path)])

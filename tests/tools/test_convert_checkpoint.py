@@ -116,6 +116,15 @@ def test_nothing_is_overwritten_unasked(tmp_path, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"a.pt", "best.ckpt"}
 
 
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_a_target_that_cannot_be_written_is_one_sentence(tmp_path, capsys, suffix):
+    folder = run_folder(tmp_path, make())
+    (tmp_path / f"a{suffix}.part").mkdir()  # where it is written first
+    with pytest.raises(SystemExit):
+        convert(folder, tmp_path / f"a{suffix}")
+    assert f"a{suffix} cannot be written" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -114,3 +114,10 @@ def test_a_slip_is_answered(arguments, answer, run, tmp_path, monkeypatch, capsy
     with pytest.raises(SystemExit, match="2"):
         segment.main([*(str(run) if a == "RUN" else a for a in arguments), "--out", "out", "--device", "cpu"])
     assert answer in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_one_sentence(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        segment.main(["a.jpg", "--run", "nowhere", "--out", "out", "--device", "cuda"])
+    assert "torch sees no GPU here" in capsys.readouterr().err

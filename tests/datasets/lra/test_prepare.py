@@ -42,3 +42,6 @@ def test_a_wrong_option_gets_one_sentence(tmp_path, capsys):
     with pytest.raises(SystemExit):
         prepare.main(["listops", "--length", "10", "--cache", str(tmp_path)])
     assert "length" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        prepare.main(["text", "--count", "1", "1", "1", "--root", str(tmp_path)])
+    assert "--count is of data that are generated" in capsys.readouterr().err
