@@ -25,7 +25,8 @@ GATE_FLOAT32 = {64: (32, 32, 4, 2), 128: (32, 32, 4, 1), 256: (16, 32, 4, 1)}
 
 CUT_ENTRIES = 256  # entries of lists that a warp holds in registers
 PROGRAMS = 1024  # enough for the largest GPU a few times over; a function of nothing but sizes, so that results are too
-SHORT = {"keys": 256, "dim": 64, "scores": 8192}  # greatest sizes, and landmarks x keys, padded
+# greatest sizes of a short problem: sm_89 has no shared memory for more
+SHORT = {"keys": 256, "masked keys": 128, "landmarks": 32, "dim": 64}
 
 
 def _row(table: dict, dim: int) -> tuple[int, ...]:
@@ -84,10 +85,12 @@ def short(keys: int, landmarks: int, top_k: int) -> dict[str, int]:
     return {"D": D, "E": D, "BQ": 32, "BM": BM, "BN": BN, "BK": BK, **launch(8, 1)}
 
 
-def is_short(dtype: torch.dtype, keys: int, landmarks: int, top_k: int, dim: int, slots: int, branches: str) -> bool:
+def is_short(
+    dtype: torch.dtype, keys: int, landmarks: int, top_k: int, dim: int, slots: int, branches: str, masked: bool
+) -> bool:  # fmt: skip
     """Whether `short_kernel` can take the problem."""
-    sizes = short(keys, landmarks, top_k)
-    fits = max(keys, top_k) <= SHORT["keys"] and dim <= SHORT["dim"] and sizes["BM"] * sizes["BN"] <= SHORT["scores"]
+    fits = max(keys, top_k) <= SHORT["masked keys" if masked else "keys"]
+    fits = fits and landmarks <= SHORT["landmarks"] and dim <= SHORT["dim"]
     return fits and slots == 1 and branches != "compress" and dtype != torch.float32
 
 

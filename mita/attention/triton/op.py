@@ -46,11 +46,9 @@ def forward(
             None if t is None else t.contiguous() for t in (landmarks, key_mask, landmark_mask)
         )
         with torch.cuda.device_of(q):
-            run = (
-                _short
-                if config.is_short(q.dtype, k.shape[2], m, top_k, _dim(q, v), experts_per_query, branches)
-                else _long
-            )
+            masked = key_mask is not None or landmark_mask is not None
+            sizes = k.shape[2], m, top_k, _dim(q, v), experts_per_query, branches, masked
+            run = _short if config.is_short(q.dtype, *sizes) else _long
             run(q, k, v, landmarks, key_mask, landmark_mask, scale, landmark_key_scale * scale, branches, *outputs)
     return outputs
 
