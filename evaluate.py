@@ -11,6 +11,7 @@ overlays=N                    of a segmenter: N scenes with predicted and true c
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def main(overrides: list[str]) -> None:
     for text in overrides:
         key, _, value = text.partition("=")
         if key in own:
-            own[key] = value
+            own[key] = os.path.expanduser(value)  # a shell leaves the ~ of key=~/file alone
         else:
             rest.append(text)
     if own["weights"] not in ("raw", "ema"):

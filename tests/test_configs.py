@@ -110,6 +110,7 @@ def test_a_slip_is_answered(override, answer):
         ("recipe.ema_decay=2", "recipe.ema_decay must be at most 1"),
         ("trainer.accelerator=tpu", "trainer.accelerator must be one of auto, cpu"),
         ("trainer.devices=0", "trainer.devices must be at least 1"),
+        ("trainer.devices=all", "trainer.devices must be a number of devices or auto"),
         ("trainer.max_batch_per_device=0", "trainer.max_batch_per_device must be at least 1"),
         ("trainer.max_steps=0", "trainer.max_steps must be at least 1"),
         ("trainer.workers=-1", "trainer.workers must be at least 0"),

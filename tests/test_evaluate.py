@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -55,6 +56,8 @@ def test_what_does_not_fit_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(ValueError, match="there is no checkpoint"):
         metrics(tmp_path / "b.pth", "experiment=digits_mita", *DIGITS)
+    with pytest.raises(ValueError, match=f"there is no checkpoint {Path.home()}/no-such.pth"):
+        evaluate.main(["checkpoint=~/no-such.pth", "experiment=digits_mita"])
     with pytest.raises(ValueError, match="weights=average must be raw or ema"):
         metrics(path, "experiment=digits_mita", weights="average")
     for place in (tmp_path, tmp_path / "b" / "c.json"):

@@ -1,6 +1,7 @@
 """What a recipe fixes, and what the machine may choose."""
 
 import os
+import re
 from dataclasses import dataclass
 
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
@@ -115,6 +116,8 @@ class Machine:
     def __post_init__(self) -> None:
         _check_least("trainer", self, 1, "devices", "num_nodes", "max_batch_per_device", "max_steps")
         _check_least("trainer", self, 0, "workers")
+        if isinstance(self.devices, str) and not re.fullmatch(r"auto|\d+(,\d+)*", self.devices):
+            raise ValueError(f"trainer.devices must be a number of devices or auto, but it is {self.devices!r}.")
         if self.accelerator not in ACCELERATORS:
             raise ValueError(
                 f"trainer.accelerator must be one of {', '.join(ACCELERATORS)}, but it is {self.accelerator!r}."
