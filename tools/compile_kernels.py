@@ -25,6 +25,7 @@ from mita.reporting.records import git_state
 
 PROBLEMS = {  # what decides which kernels are launched: N, m = k, experts a query, branches, masks
     "short": (197, 25, 1, "both", False),
+    "short, masked": (197, 25, 1, "both", True),
     "long": (4096, 128, 1, "both", False),
     "longest": (1 << 18, 128, 1, "both", False),
     "masked, two experts": (4096, 128, 2, "both", True),
