@@ -215,18 +215,22 @@ class Allocations(TorchDispatchMode):
 LONG = ["gate", "count", "place", "attend"]
 
 
+SPLIT = ["probe", "merge", "combine", *LONG]
+
+
 @pytest.mark.parametrize(
-    ("heads", "N", "m", "s", "launches"),
+    ("heads", "N", "m", "s", "masked", "launches"),
     [
-        (96, 197, 25, 1, ["short"]),
-        (1024, 1024, 49, 1, ["probe", *LONG]),
-        (96, 4096, 128, 1, ["probe", "merge", "combine", *LONG]),
-        (8, 1 << 16, 128, 2, ["probe", "merge", "combine", *LONG, "combine"]),
-        (1, 1 << 20, 512, 1, ["probe", "merge", "combine", *LONG]),
+        (96, 197, 25, 1, False, ["short"]),
+        (96, 128, 25, 1, True, ["short"]),
+        (96, 197, 25, 1, True, ["probe", *LONG]),
+        *[(1024, 1024, 49, 1, masked, ["probe", *LONG]) for masked in (False, True)],
+        *[(96, 4096, 128, 1, masked, SPLIT) for masked in (False, True)],
+        *[(8, 1 << 16, 128, 2, masked, [*SPLIT, "combine"]) for masked in (False, True)],
+        *[(1, 1 << 20, 512, 1, masked, SPLIT) for masked in (False, True)],
     ],
 )
-@pytest.mark.parametrize("masked", [False, True])
-def test_nothing_waits_for_the_gpu_and_memory_is_bounded(heads, N, m, s, launches, masked, monkeypatch):
+def test_nothing_waits_for_the_gpu_and_memory_is_bounded(heads, N, m, s, masked, launches, monkeypatch):
     """On tensors without data: to read data, which on a GPU is a synchronisation, or to let a shape depend on it, would fail."""
     launched = []
     monkeypatch.setattr(type(op.attend_kernel), "run", lambda self, *_, **__: launched.append(self.__name__))
