@@ -1,6 +1,8 @@
-"""Tile sizes of the backward kernels: none spills a register or lacks shared memory on sm_80, sm_89 and sm_90.
+"""Tile sizes of the backward kernels: in half precision none spills a register or lacks shared memory on sm_80, sm_89, sm_90.
 
-`tools/compile_kernels.py` measures that. BN is a tile of keys, BQ one of queries (in `keys_kernel` also of experts and entries);
+`tools/compile_kernels.py` measures that; of float32 not every size was compiled.
+
+BN is a tile of keys, BQ one of queries (in `keys_kernel` also of experts and entries);
 one of the two stays while tiles of the other pass by. ALL as in `config.py`.
 """
 

@@ -1,5 +1,6 @@
-"""Tile sizes of the forward kernels: the largest found that spill no register on sm_80, sm_89 and sm_90.
+"""Tile sizes of the forward kernels: the largest found that spill no register on sm_80, sm_89 and sm_90 in half precision.
 
+Of float32 not every size was compiled.
 BM is a tile of landmarks, BQ of queries, BN of keys. Numbers a table gives for a dim hold up to it. A row that ends in ALL lets a
 thread have as many registers as there are: ptxas would rather spill a few to hold more threads.
 """
