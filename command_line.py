@@ -8,16 +8,15 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
 from lightning_fabric import Fabric
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 import experiment
 from datasets import Data
 from mita.reporting.records import Record
 from mita.reporting.specs import TABLES
-from mita.training import Machine, Recipe
+from mita.training import Machine, Recipe, device_name
 from mita.training.loader import Batches, micro_steps
 
 COMMON = """common options
@@ -55,19 +54,24 @@ def first_comment(name: str) -> str:
     return next(line[1:].strip() for line in lines if line.startswith("#") and "@package" not in line)
 
 
-def run(main: Callable[[list[str]], None], help_: Callable[[], str]) -> int:
-    """`main` on the command line's overrides; the exit code: 0, 2 after a user's error, 130 after an interruption."""
+def run(
+    main: Callable[[list[str]], None], configuration: Callable[[list[str]], DictConfig], help_: Callable[[], str]
+) -> int:
+    """`main` on the command line's overrides; the exit code: 0, 2 after a user's error, 130 after an interruption.
+
+    `configuration` is what `main` would run with, for the same overrides.
+    """
     arguments = sys.argv[1:]
     try:
         if "--help" in arguments or "-h" in arguments:
             print(help_())
         elif "-m" in arguments or "--multirun" in arguments:
-            return several([a for a in arguments if a not in ("-m", "--multirun")])
+            return several([a for a in arguments if a not in ("-m", "--multirun")], configuration)
         elif "--cfg" in arguments:
             at = arguments.index("--cfg")
             if arguments[at + 1 : at + 2] != ["job"]:
                 raise ValueError("--cfg is followed by job: it prints the configuration of the run")
-            print(OmegaConf.to_yaml(experiment.compose(arguments[:at] + arguments[at + 2 :])), end="")
+            print(OmegaConf.to_yaml(configuration(arguments[:at] + arguments[at + 2 :]), resolve=True), end="")
         else:
             flags = [a for a in arguments if a.startswith("-")]
             if flags:
@@ -98,7 +102,7 @@ def run(main: Callable[[list[str]], None], help_: Callable[[], str]) -> int:
     return 0
 
 
-def several(overrides: list[str]) -> int:
+def several(overrides: list[str], configuration: Callable[[list[str]], DictConfig]) -> int:
     """Every combination as a process of its own, so that each has its own memory and devices; the worst exit code."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise ValueError("-m does not go with torchrun; start torchrun once for each run, or use trainer=ddp")
@@ -106,7 +110,7 @@ def several(overrides: list[str]) -> int:
         raise ValueError("-m is followed by what differs between the runs, as -m seed=0,1,2")
     runs = experiment.expand(overrides)
     for one in runs:  # all, before any is started
-        experiment.compose(one)
+        configuration(one)
     codes = []
     for number, one in enumerate(runs, 1):
         print(f"[{number}/{len(runs)}] {' '.join(one)}", flush=True)
@@ -132,13 +136,12 @@ def start_screen(
     micros = micro_steps(batches.batch_size, fabric.world_size, machine.max_batch_per_device)
     length = f"{recipe.epochs} epochs, " if recipe.epochs else ""
     steps = recipe.steps or recipe.epochs * batches.per_pass
-    device = "cpu" if fabric.device.type == "cpu" else torch.cuda.get_device_name(fabric.device)
     counts = ", ".join(f"{count:,} {split}" for split, count in data.counts.items())
     lines = {
         "run": f"{name}  in {folder}",
         "model": f"{parameters:,} parameters, {multiply_adds / 1e9:.4f} G multiply-adds an item",
         "data": f"{data.name}: {counts}" + (f"  (short: {data.short})" if data.short else ""),
-        "device": f"{fabric.world_size} x {device}, {fabric.strategy.precision.precision}",
+        "device": f"{fabric.world_size} x {device_name(fabric)}, {fabric.strategy.precision.precision}",
         "length": f"{length}{steps:,} steps" + (f", stopping at {machine.max_steps}" if machine.max_steps else ""),
         "batch": f"{batches.batch_size} = {fabric.world_size} devices x {-(-share // micros)} x {micros} accumulated",
     }

@@ -26,7 +26,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 from timm.optim import list_optimizers
 from torch import nn
 
@@ -40,7 +40,7 @@ from mita.reporting.specs import TABLES, Table
 from mita.reporting.tables import render_all
 from mita.training import Machine, Recipe, build_task
 from mita.training.run_folder import differences
-from mita.training.tasks import TASKS, Segmentation
+from mita.training.tasks import TASKS, Classification, Segmentation
 from models.segmentation.overlay import draw
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -140,8 +140,12 @@ def expand(overrides: list[str]) -> list[list[str]]:
 
 
 def resolved(config: DictConfig) -> dict:
-    """The configuration as plain, resolved values."""
-    return OmegaConf.to_container(config, resolve=True)
+    """The configuration as plain, resolved values. Raises ValueError when a value is that of a key that is not there."""
+    try:
+        return OmegaConf.to_container(config, resolve=True)
+    except InterpolationKeyError as error:
+        what = error.msg.splitlines()[0]
+        raise ValueError(f"{error.full_key} cannot be had ({what}); recipe, data and model go together") from None
 
 
 def build_data(config: DictConfig) -> Data:
@@ -165,16 +169,25 @@ def mechanism_factory(config: DictConfig) -> Callable[[int, int], nn.Module]:
     return partial(mechanisms.build, options.pop("name"), **options)
 
 
-def build_task_for(config: DictConfig, data: Data):
-    """The task: its loss and its metrics. Raises ValueError when it reads what the items of the data do not have."""
-    options = resolved(config.task)
-    missing = set(options.get("inputs", ())) - set(data.train[0])
+def build_task_for(config: DictConfig, data: Data, model: nn.Module) -> Classification | Segmentation:
+    """The task: its loss and its metrics. Raises ValueError when the data or the model are of another task."""
+    options, item = resolved(config.task), data.train[0]
+    task = build_task(options.pop("name"), data.num_classes, **options)
+    missing = set(task.inputs) - set(item)
     if missing:
         raise ValueError(
-            f"task.inputs names {', '.join(sorted(missing))}, but items of {data.name} hold {', '.join(data.train[0])}; "
+            f"the task reads {', '.join(sorted(missing))}, but items of {data.name} hold {', '.join(item)}; "
             "choose the recipe of that data set"
         )
-    return build_task(options.pop("name"), data.num_classes, **options)
+    labels = {
+        f"the task of recipe ({config.task.name})": task.labels,
+        f"data={data.name}": "pixel" if item["target"].ndim else "item",
+        f"model ({config.model.name})": "pixel" if hasattr(model, "predict") else "item",
+    }
+    if len(set(labels.values())) > 1:
+        each = "; ".join(f"{part}: one label per {unit}" for part, unit in labels.items())
+        raise ValueError(f"recipe, data and model are not of one task ({each}); choose the three of one experiment")
+    return task
 
 
 def build_recipe(config: DictConfig) -> Recipe:

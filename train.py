@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import command_line
 import experiment
 from datasets import Data
 from mita.reporting.records import Record, git_state, record_name
-from mita.training import Result, RunFolder, build_loggers, fit, make_fabric
+from mita.training import Result, RunFolder, build_loggers, device_name, fit, make_fabric
 from mita.training.seeding import seed_everything
 
 EXAMPLES = (
@@ -57,7 +58,7 @@ def main(overrides: list[str]) -> None:
     data = experiment.build_data(cfg)
     seed_everything(cfg.seed)
     model = experiment.build_model(cfg, data, pretrained=not folder.last.exists())
-    task, loggers = experiment.build_task_for(cfg, data), []
+    task, loggers = experiment.build_task_for(cfg, data, model), []
     if first:
         print(command_line.start_screen(cfg.name, folder.path, fabric, model, data, recipe, machine), flush=True)
         folder.open(config)
@@ -96,7 +97,6 @@ def make_record(cfg: DictConfig, fabric: Fabric, model: nn.Module, task: Any, da
     selects, *held_out = data.evaluate
     selected, metric = f"{selects}/{task.metric}", f"{(held_out or [selects])[-1]}/{task.metric}"
     commit, dirty = git_state()
-    on_gpu = fabric.device.type == "cuda"
     return Record(
         experiment=cfg.experiment, name=cfg.name, seed=cfg.seed, short=result.short, task=cfg.task.name,
         metric=metric, metrics={k: v for k, v in result.last.items() if k not in ("step", "epoch")} | result.tested,
@@ -104,7 +104,7 @@ def make_record(cfg: DictConfig, fabric: Fabric, model: nn.Module, task: Any, da
         epochs=result.epochs, steps=result.steps, steps_per_second=result.steps_per_second,
         peak_memory_mib=result.peak_memory_mib, hours=result.hours, parameters=parameters, multiply_adds=multiply_adds,
         config=experiment.resolved(cfg), commit=commit, dirty=dirty,
-        device=torch.cuda.get_device_name(fabric.device) if on_gpu else "cpu", num_devices=fabric.world_size,
+        device=device_name(fabric), num_devices=fabric.world_size,
         precision=fabric.strategy.precision.precision, torch=torch.__version__,
         versions={name: version(name) for name in ("timm", "lightning-fabric", "numpy")},
         data={"name": data.name, "fingerprint": data.fingerprint, "counts": data.counts},
@@ -114,4 +114,4 @@ def make_record(cfg: DictConfig, fabric: Fabric, model: nn.Module, task: Any, da
 
 
 if __name__ == "__main__":
-    sys.exit(command_line.run(main, lambda: command_line.help_text("train.py", __doc__, EXAMPLES)))
+    sys.exit(command_line.run(main, experiment.compose, partial(command_line.help_text, "train.py", __doc__, EXAMPLES)))

@@ -5,11 +5,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 import command_line
+import datasets
+import evaluate
 import experiment
 import train
+from datasets import Data
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = experiment.groups()["experiment"]
@@ -160,6 +164,36 @@ def test_choosing_another_part_names_another_run():
     assert experiment.compose(["attention=softmax", "name=mine"]).name == "mine"
 
 
+def test_windows_follow_the_crop():
+    config = experiment.compose(["experiment=ade20k_s_mita", "data.crop_size=640"])
+    assert config.task.window == 640
+    assert experiment.compose(["experiment=ade20k_l_softmax"]).task.window == 640
+    with pytest.raises(ValueError, match="task.window cannot be had .*data.crop_size.*go together"):
+        experiment.compose(["experiment=digits_mita", "recipe=ade20k_160k"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "answer"),
+    [
+        (["experiment=digits_mita", "data=digit_scenes"], "data=digit_scenes: one label per pixel; model (vit): one"),
+        (["experiment=digits_mita", "model=segmenter_digits"], "model (segmenter): one label per pixel"),
+        (["experiment=digit_scenes_mita", "model=vit_digits"], "model (vit): one label per item"),
+        (["experiment=digit_scenes_mita", "recipe=digits"], "(classification): one label per item"),
+        (["experiment=lra_listops_mita", "recipe=digits"], "the task reads image, but items of listops hold tokens"),
+    ],
+)  # fmt: skip
+def test_parts_of_several_tasks_are_refused(overrides, answer):
+    """Before the first step: in training they would end in an error about tensors."""
+    config = experiment.compose(overrides)
+    size, classes = datasets.shape_of(**experiment.resolved(config.data))
+    target = torch.zeros(size[1:] if config.data.name == "digit_scenes" else (), dtype=torch.int64)
+    inputs = {"tokens": torch.ones(size), "length": target} if len(size) == 1 else {"image": torch.ones(size)}
+    data = Data(config.data.name, [{**inputs, "target": target}], {}, classes, size, "0", {})
+    with pytest.raises(ValueError) as error:
+        experiment.build_task_for(config, data, experiment.build_model(config, data, pretrained=False))
+    assert answer in str(error.value)
+
+
 def test_a_sweep_is_every_combination():
     runs = experiment.expand(["experiment=digits_mita,digits_softmax", "seed=0,1,2", "recipe.batch_size=32"])
     assert len(runs) == 6
@@ -190,12 +224,24 @@ def test_a_users_error_is_one_sentence():
     assert not (ROOT / "nowhere").exists()
 
 
+def test_configurations_and_sweeps_of_evaluations(tmp_path, monkeypatch, capsys):
+    """run= and checkpoint= are evaluate.py's own keys, with --cfg job and -m too."""
+    OmegaConf.save(experiment.compose(["experiment=digits_mita"]), tmp_path / "config.yaml")
+    arguments = [f"run={tmp_path}", "attention.top_k=7"]
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", *arguments, "--cfg", "job"])
+    assert command_line.run(evaluate.main, evaluate.configuration, str) == 0
+    assert "top_k: 7\n" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "-m", f"run={tmp_path}", "seeds=4,5"])
+    assert command_line.run(evaluate.main, evaluate.configuration, str) == 2
+    assert capsys.readouterr().err == "error: Unknown key 'seeds'; did you mean seed?\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "answer"), [(["-m"], "-m seed=0,1,2"), (["--experiment", "digits_mita"], "all else is key=value")]
 )
 def test_flags_are_explained(arguments, answer, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
-    assert command_line.run(lambda overrides: None, str) == 2
+    assert command_line.run(lambda overrides: None, experiment.compose, str) == 2
     assert answer in capsys.readouterr().err
 
 
@@ -207,7 +253,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(key, tmp_path, monkeypatch
     arguments = [f"{name}={path}" for name, path in place.items()]
     monkeypatch.setattr(sys, "argv", ["train.py", *arguments, "trainer=cpu", "data.limit=64"])
     monkeypatch.setattr(train, "fit", None)
-    assert command_line.run(train.main, str) == 2
+    assert command_line.run(train.main, experiment.compose, str) == 2
     assert f"{tmp_path}/file" in capsys.readouterr().err
 
 

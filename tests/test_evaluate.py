@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 import evaluate
 import experiment
@@ -63,6 +64,19 @@ def test_what_does_not_fit_is_refused(tmp_path):
     for place in (tmp_path, tmp_path / "b" / "c.json"):
         with pytest.raises(ValueError, match="must be a file, in a folder that is there"):
             metrics(path, "experiment=digits_mita", f"out={place}", *DIGITS)
+
+
+def test_weights_of_another_attention_are_told(tmp_path, capsys):
+    """No key of a file says what attention it was trained with; its run folder does."""
+    config = experiment.compose(["experiment=digits_softmax", *DIGITS])
+    OmegaConf.save(config, tmp_path / "config.yaml")
+    torch.save({"model": weights_of("experiment=digits_softmax", *DIGITS)}, tmp_path / "best.ckpt")
+    metrics(tmp_path / "best.ckpt", "experiment=digits_softmax", *DIGITS)
+    assert "trained with" not in capsys.readouterr().out
+    metrics(tmp_path / "best.ckpt", "experiment=digits_mita", *DIGITS)
+    assert "trained with  attention.name=softmax, " in capsys.readouterr().out
+    report = json.loads((tmp_path / "best.raw.json").read_text())
+    assert report["trained_with"]["name"] == "softmax" and report["config"]["attention"]["name"] == "mita"
 
 
 def test_a_segmenter_asks_for_no_pretrained_backbone(tmp_path, mmseg):

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 SMALLER = {  # long documents and Seg-T at full size are below; Seg-B and Seg-L differ from Seg-S in numbers only
     "longdoc": ["data.length=1024"],
-    "ade20k": ["data.crop_size=64", "model.pretrained=null", "task.window=64", "task.stride=48"],
+    "ade20k": ["data.crop_size=64", "model.pretrained=null", "task.stride=48"],
 }
 EXPERIMENTS = [name for name in experiment.groups()["experiment"] if not name.startswith(("ade20k_b", "ade20k_l"))]
 
@@ -35,7 +35,8 @@ def test_two_steps_of_every_experiment(name, tmp_path):
     fabric = make_fabric(machine, recipe)
     folder = RunFolder(tmp_path)
     folder.open({})
-    model, task = experiment.build_model(config, data), experiment.build_task_for(config, data)
+    model = experiment.build_model(config, data)
+    task = experiment.build_task_for(config, data, model)
     weight = next(m for m in model.modules() if isinstance(m, MultiHeadAttention)).proj.weight
     before = weight.detach().clone()
     result = fit(fabric, folder, model, task, data, recipe, machine, seed=0)
@@ -62,6 +63,7 @@ def test_a_run_from_start_to_table(tmp_path):
     }  # fmt: skip
     record = json.loads((tmp_path / "results/records/digits_mita-seed0-short.json").read_text())
     assert record["short"] == ["limit=64"]
+    assert record["device"].startswith("cpu (") and "thread" in record["device"]
     assert (record["parameters"], record["epochs"], record["data"]["counts"]["train"]) == (206_026, 2, 64)
     table = (tmp_path / "results/tables/digits.md").read_text()
     assert "Short runs" in table and "- digits_mita, seed 0" in table

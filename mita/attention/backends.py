@@ -103,7 +103,8 @@ BACKENDS = {
 def choose(name: str, problem: Problem) -> str:
     """The backend to run. The environment variable MITA_BACKEND stands in for `auto`.
 
-    `auto` takes the fastest that can run; on a GPU in half precision that is Triton, and if it cannot, that is said once.
+    `auto` takes the fastest that can run: in half precision on a GPU Triton, on a processor native, once that is built.
+    If it cannot, that is said once.
     Raises ValueError for an unknown name, or for a named backend that cannot run the problem, with its reasons.
     """
     if name == "auto":
@@ -125,7 +126,15 @@ def _automatic(problem: Problem) -> str:
         if not reasons:
             return "triton"
         _say_once(f"MiTA attention runs in PyTorch on this GPU, slower than by its kernels. {' '.join(reasons)}")
-    return "native" if library.is_built() and not _native(problem) else "eager"
+    if _native(problem):
+        return "eager"
+    if not library.is_built():
+        _say_once(
+            "MiTA attention runs in PyTorch on this processor, slower than in C++. python -m mita.attention.native builds "
+            "that in seconds (again after an update of its source)."
+        )
+        return "eager"
+    return "native"
 
 
 _SAID: set[str] = set()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .. import cost
 from ..attention import mita_attention
+from ..attention.backends import BACKENDS
 from ..landmarks import average_pool
 from ..layout import TokenLayout
 from .base import Mechanism
@@ -60,6 +61,7 @@ class MiTA(Mechanism):
             ("branches", branches, ("both", "route", "compress")),
             ("landmark_scale", landmark_scale, ("single", "double")),
             ("landmark_tokens", landmark_tokens, ("grid", "first")),
+            ("backend", backend, ("auto", *BACKENDS)),
         ):
             if value not in choices:
                 raise ValueError(f"{option} is one of {', '.join(choices)}, got {value!r}")

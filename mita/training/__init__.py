@@ -5,7 +5,7 @@ from .loggers import build_loggers
 from .recipe import Machine, Recipe
 from .run_folder import RunFolder, load_checkpoint
 from .tasks import build_task
-from .trainer import NonFiniteLoss, Result, Trainer, fit, make_fabric
+from .trainer import NonFiniteLoss, Result, Trainer, device_name, fit, make_fabric
 
 __all__ = [
     "Machine",
@@ -16,6 +16,7 @@ __all__ = [
     "Trainer",
     "build_loggers",
     "build_task",
+    "device_name",
     "evaluate",
     "fit",
     "load_checkpoint",

@@ -27,6 +27,7 @@ class Classification:
 
     metric = "top1"
     higher_is_better = True
+    labels = "item"  # what has one label
     evaluation_batch = None  # items evaluated at once; None for as many as fit
 
     def __init__(
@@ -108,6 +109,8 @@ class Segmentation:
 
     metric = "miou"
     higher_is_better = True
+    labels = "pixel"
+    inputs = ("image",)
     evaluation_batch = 1
 
     def __init__(

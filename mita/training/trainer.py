@@ -71,6 +71,14 @@ def make_fabric(machine: Machine, recipe: Recipe) -> Fabric:
     return fabric
 
 
+def device_name(fabric: Fabric) -> str:
+    """What each device is, as far as speeds depend on it: the GPU's name, or the number of threads on the CPU."""
+    if fabric.device.type == "cuda":
+        return torch.cuda.get_device_name(fabric.device)
+    threads = torch.get_num_threads()
+    return f"cpu ({threads} thread{'s' if threads > 1 else ''})"
+
+
 class Trainer:
     """One run: `Trainer(...).fit()`. Data is a `datasets.Data`, a task as in `tasks.py`; see `Recipe` and `Machine`."""
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mita import mita_attention
-from mita.attention import eager
+from mita.attention import backends, eager
 from mita.attention.native import library
 from mita.attention.reference import reference_attention
 
@@ -101,6 +101,18 @@ def test_native_says_what_it_needs(monkeypatch, tmp_path):
     monkeypatch.setattr(library, "compiler", lambda: None)
     with pytest.raises(ValueError, match="install g\\+\\+ or set CXX"):
         mita_attention(*(t.float() for t in tensors), **options, backend="native")
+
+
+@needs_a_compiler
+def test_what_is_not_built_is_said_once(monkeypatch, tmp_path):
+    tensors, options = CASES[0].tensors(torch.float32)
+    expected = mita_attention(*tensors, **options, backend="eager")
+    monkeypatch.setattr(library, "path", lambda: tmp_path / "none.so")
+    monkeypatch.setattr(backends, "_SAID", set())
+    with pytest.warns(UserWarning, match="python -m mita.attention.native builds that") as said:
+        results = [mita_attention(*tensors, **options) for _ in range(2)]
+        mita_attention(*(t.double() for t in tensors), **options)  # not for the native backend, built or not
+    assert len(said) == 1 and all(expected.equal(o) for o in results)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

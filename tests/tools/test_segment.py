@@ -58,7 +58,7 @@ def test_overlays_show_what_evaluation_predicts(scenes, run, tmp_path, capsys):
     )
     config = experiment.compose([f"experiment={NAME}"])
     model = segment.build(config, run / "best.ckpt")
-    task = experiment.build_task_for(config, data)
+    task = experiment.build_task_for(config, data, model)
     palette = torch.tensor(datasets.classes_of(config.data.name)[1], dtype=torch.uint8)
     for item, photograph in zip(data.evaluate["test"], photographs, strict=True):
         height, width = item["target"].shape
