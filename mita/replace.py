@@ -19,7 +19,8 @@ def replace_attention(model: nn.Module, mechanism: str | Callable[[int, int], nn
     Projections, norms, gates and dropouts stay the modules they were, so weights, optimizers and `state_dict` keys do too; only
     a mechanism that has parameters of its own adds theirs, under `blocks.<i>.attn.mechanism`. Prefix tokens (class,
     distillation, registers) are the model's `num_prefix_tokens`; the grid is that of the images of each forward, so
-    non-square and dynamic sizes work. Attention pooling after the blocks stays as it is. A model may be given again, to
+    non-square and dynamic sizes work; threads with images of different sizes need a copy of the model each, as the grid is
+    kept in the model during a forward. Attention pooling after the blocks stays as it is. A model may be given again, to
     change the mechanism.
 
     Args:
@@ -158,13 +159,20 @@ class _Grid:
             return
         if output.requires_grad:
             output.register_hook(partial(self._return_to, self.sides))
-        elif args[0].requires_grad:
+        elif args[0].requires_grad and _reentrant_checkpointing():
             raise ValueError(
                 "reentrant checkpointing loses the grid of patches; turn it off with timm.layers.set_reentrant_ckpt(False)"
             )
 
     def _return_to(self, sides: tuple[int, int], gradient: Tensor) -> None:
         self.sides = sides
+
+
+def _reentrant_checkpointing() -> bool:
+    """Whether timm's checkpoints are reentrant; before timm could be asked, they were."""
+    from timm import layers
+
+    return getattr(layers, "use_reentrant_ckpt", lambda: True)()
 
 
 def _attentions(transformer: nn.Module) -> dict[str, nn.Module]:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv in the root of the project and installs requirements.txt into it. Run again, it does nothing unless the
-# requirements changed. PYTHON=python3.12 scripts/setup.sh chooses the interpreter.
+# Makes .venv in the root of the project, installs requirements.txt into it and builds the C++ core. Run again, it does
+# nothing unless the requirements or the core's source changed. PYTHON=python3.12 scripts/setup.sh chooses the interpreter.
 set -euo pipefail
 case "${1:-}" in
   "") ;;
@@ -9,7 +9,7 @@ case "${1:-}" in
 esac
 cd "$(dirname "$0")/.."
 stamp=.venv/.installed
-wanted=$(cksum <requirements.txt)
+wanted=$(cat requirements.txt mita/attention/native/kernels.cpp | cksum)
 if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && [ -x .venv/bin/python ]; then exit 0; fi
 
 is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }

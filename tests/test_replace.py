@@ -280,6 +280,8 @@ def test_reentrant_checkpointing_is_refused():
             model(images(64, 64))
     finally:
         timm.layers.set_reentrant_ckpt(False)
+    with torch.no_grad():  # looks the same from within, but is none
+        model.blocks(model._pos_embed(model.patch_embed(images(64, 64))).requires_grad_())
 
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointing"])

@@ -60,14 +60,14 @@ def _capability() -> tuple[int, int]:
 
 def _native(problem: Problem) -> list[str]:
     reasons = []
-    if not (library.is_built() or library.can_be_built()):
-        reasons.append("It is built by a C++ compiler, and there is none: install g++ or set CXX.")
     if problem.device != "cpu":
         reasons.append(f"It runs on the processor, but the tensors are on {problem.device}.")
     if problem.dtype == torch.float64:
         reasons.append("It computes in float32, but the tensors are float64.")
     if problem.experts_per_query > 1:
         reasons.append(f"It routes a query to one expert, but experts_per_query is {problem.experts_per_query}.")
+    if not (reasons or library.is_built() or library.can_be_built()):
+        reasons.append(library.NO_COMPILER)
     return reasons
 
 
@@ -107,12 +107,13 @@ def choose(name: str, problem: Problem) -> str:
     If it cannot, that is said once.
     Raises ValueError for an unknown name, or for a named backend that cannot run the problem, with its reasons.
     """
+    said = "backend"
     if name == "auto":
-        name = os.environ.get("MITA_BACKEND", "auto")
+        said, name = "MITA_BACKEND in the environment", os.environ.get("MITA_BACKEND") or "auto"
     if name == "auto":
         return _automatic(problem)
     if name not in BACKENDS:
-        raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}, but it is {name!r}.")
+        raise ValueError(f"{said} must be one of auto, {', '.join(BACKENDS)}, but it is {name!r}.")
     reasons = BACKENDS[name].why_not(problem)
     if reasons:
         raise ValueError(f"The backend {name!r} cannot run this problem: {' '.join(reasons)}")

@@ -24,7 +24,7 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The forward pass; arguments as `mita_attention`, with masked keys and landmarks zeroed by the caller.
 
-    top_k = 0 and experts_per_query = 0 skip selection and routing (only with branches="compress").
+    top_k is at most the number of keys; top_k = 0 and experts_per_query = 0 (only with branches="compress") skip both choices.
     Returns o (B, H, Nq, dv) in q's type; in float32 (float64 for float64) lse (B, H, Nq), landmark_values (B, H, m, dv) and
     landmark_lse (B, H, m), the last two with m = 0 for branches="route"; selected (B, H, m, k), experts (B, H, Nq, s) int32.
     """
@@ -105,21 +105,20 @@ def _normalised(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def probe(l: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, n: int, scale: float, values: bool):
-    """Each landmark probes the keys: selected (G, m, n), landmark values (G, m, dv) and their lse (G, m), over key tiles."""
+    """Each landmark probes the keys: selected (G, m, n), landmark values (G, m, dv) and their lse (G, m), over key tiles.
+
+    n is at most the number of keys.
+    """
     G, m, _ = l.shape
     N, dv = k.shape[1], v.shape[2]
-    kept = min(n, N)
-    selected = torch.full((G, m, n), -1, dtype=torch.int64, device=k.device)
     landmark_values = v.new_zeros(G, m if values else 0, dv)
     landmark_lse = v.new_full((G, m if values else 0), -torch.inf)
-    best_score = k.new_empty(G, m, 0)
-    best_index = selected.new_empty(G, m, 0)
-    if kept:
-        best_score, best_index = k.new_full((G, m, kept), -torch.inf), selected.new_full((G, m, kept), N)
+    best_score = k.new_full((G, m, n), -torch.inf)
+    selected = torch.full((G, m, n), N, device=k.device)
     for heads, keys in _tiles(G, N, m, PROBE_SCORES):
         S = _scores(l[heads], k[heads, keys], None if mask is None else mask[heads, :, keys], scale)
-        if kept:
-            _keep_best(best_score[heads], best_index[heads], S, keys.start)
+        if n:
+            _keep_best(best_score[heads], selected[heads], S, keys.start)
         if values:
             weights, total, lse = _normalised(S)
             merge(
@@ -128,12 +127,10 @@ def probe(l: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, n: int, scale: f
                 torch.bmm(weights, v[heads, keys]).div_(total),
                 lse.squeeze(-1),
             )
-    if kept:
-        absent = best_score == -torch.inf
-        if absent.any():  # absent entries go last, as -1; all others are in ascending order already
-            best_index = best_index.masked_fill_(absent, N).sort(-1).values
-            best_index.masked_fill_(best_index == N, -1)
-        selected[..., :kept] = best_index
+    absent = best_score == -torch.inf
+    if absent.any():  # absent entries go last, as -1; all others are in ascending order already
+        selected = selected.masked_fill_(absent, N).sort(-1).values
+        selected.masked_fill_(selected == N, -1)
     return selected, landmark_values, landmark_lse
 
 

@@ -36,8 +36,7 @@ def forward(
     if branches != "route":
         o, lse = _varlen(q_, l_, values.to(q.dtype), scale * landmark_key_scale)
     if branches != "compress":
-        kept = min(top_k, k.shape[2])
-        for part, part_lse in _experts(q_, k_, v_, selected[..., :kept], experts, scale):
+        for part, part_lse in _experts(q_, k_, v_, selected, experts, scale):
             eager.merge(o, lse, part, part_lse)
     probes = values.shape[1]
     return (
@@ -63,7 +62,7 @@ def _experts(q: Tensor, k: Tensor, v: Tensor, selected: Tensor, experts: Tensor,
         )  # fmt: skip
         undo = torch.empty_like(order)
         undo[order] = torch.arange(G * Nq, device=q.device)
-        yield part[undo].view(G, Nq, -1), part_lse[undo].view(G, Nq)
+        yield part[undo].view(G, Nq, v.shape[2]), part_lse[undo].view(G, Nq)
 
 
 def _varlen(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
@@ -71,13 +70,15 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tens
     G, Nq, _ = q.shape
     lengths = [torch.full((G,), n, device=q.device) for n in (Nq, k.shape[1])]
     o, lse = _call(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), *lengths, scale)
-    return o.view(G, Nq, -1), lse.view(G, Nq)
+    return o.view(G, Nq, v.shape[2]), lse.view(G, Nq)
 
 
 def _call(q: Tensor, k: Tensor, v: Tensor, q_lengths: Tensor, k_lengths: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """flash-attn over packed sequences of one head: q (total, d) to o (total, dv) and lse (total,) in float32."""
     from flash_attn import flash_attn_varlen_func
 
+    if not len(q):  # an empty batch has no longest sequence
+        return v.new_zeros(0, v.shape[1], dtype=torch.float32), q.new_zeros(0, dtype=torch.float32)
     ends = [torch.nn.functional.pad(n.cumsum(0), (1, 0)).int() for n in (q_lengths, k_lengths)]
     o, lse, _ = flash_attn_varlen_func(
         *(t.unsqueeze(1).contiguous() for t in (q, k, v)), *ends, int(q_lengths.max()), int(k_lengths.max()),

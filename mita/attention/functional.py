@@ -1,10 +1,12 @@
 """`mita_attention`: validate, choose a backend, run."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from . import op
 from .backends import choose
+from .precision import autocast_dtype, no_autocast
 from .problem import Problem, Routing
 from .reference import reference_attention
 
@@ -54,21 +56,27 @@ def mita_attention(
         ValueError: an argument that does not fit, or a named backend that cannot run the problem, with the reason.
     """
     device = q.device.type
-    if torch.is_autocast_enabled(device) and torch.float64 not in (t.dtype for t in (q, k, v, landmarks)):
-        dtype = torch.get_autocast_dtype(device)  # as PyTorch's own attention does
+    dtype = autocast_dtype(device)  # as PyTorch's own attention does
+    if dtype is not None and torch.float64 not in (t.dtype for t in (q, k, v, landmarks)):
         q, k, v, landmarks = (t.to(dtype) for t in (q, k, v, landmarks))
-    options = {"top_k": top_k, "experts_per_query": experts_per_query, "branches": branches}
-    problem = Problem.of(q, k, v, landmarks, **options, key_mask=key_mask, landmark_mask=landmark_mask)
+    problem = Problem.of(
+        q, k, v, landmarks,
+        top_k=top_k, experts_per_query=experts_per_query, branches=branches, key_mask=key_mask, landmark_mask=landmark_mask,
+    )  # fmt: skip
+    kept = top_k if top_k < k.shape[2] else k.shape[2]  # not `min`, which would make a compiled top_k dynamic
+    for name, factor in (("scale", scale), ("landmark_key_scale", landmark_key_scale)):
+        if isinstance(factor, Tensor):
+            raise ValueError(f"{name} must be a number; a factor that is learned belongs into q, k and landmarks.")
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     backend = choose(backend, problem)
 
-    with torch.autocast(device, enabled=False):
+    with no_autocast(device):
         if backend == "reference":
             o, routing = reference_attention(
-                q, k, v, landmarks, **options,
+                q, k, v, landmarks, top_k=kept, experts_per_query=experts_per_query, branches=branches,
                 scale=scale, landmark_key_scale=landmark_key_scale, key_mask=key_mask, landmark_mask=landmark_mask,
             )  # fmt: skip
-            return (o, routing) if return_routing else o
+            return (o, Routing(_pad(routing.selected, top_k), routing.experts)) if return_routing else o
         if key_mask is not None:
             # What stands in padding must not matter, not even through 0 * nan; without a key there is nothing to read.
             k, v = (t.masked_fill(~key_mask[:, None, :, None], 0) for t in (k, v))
@@ -77,14 +85,19 @@ def mita_attention(
         if landmark_mask is not None:
             landmarks = landmarks.masked_fill(~landmark_mask[:, None, :, None], 0)
         if branches == "compress" and not return_routing:
-            top_k = experts_per_query = 0  # nothing is selected or routed
+            kept = experts_per_query = 0  # nothing is selected or routed
         o, _, _, _, selected, experts = op.attention(
             q, k, v, landmarks, key_mask, landmark_mask,
-            top_k, experts_per_query, float(scale), float(landmark_key_scale), branches, backend,
+            kept, experts_per_query, float(scale), float(landmark_key_scale), branches, backend,
         )  # fmt: skip
     if not return_routing:
         return o
-    selected = selected.long()
+    selected = _pad(selected.long(), top_k)
     if landmark_mask is not None:
         selected = selected.masked_fill(~landmark_mask[:, None, :, None], -1)
     return o, Routing(selected, experts.long())
+
+
+def _pad(selected: Tensor, top_k: int) -> Tensor:
+    """Lists of keys with top_k places, the last of which are -1."""
+    return F.pad(selected, (0, top_k - selected.shape[3]), value=-1)

@@ -22,22 +22,14 @@ class Routing(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """The sizes and kinds that decide which backend can run."""
+    """What decides which backend can run."""
 
     device: str
     dtype: torch.dtype
-    batch: int
-    heads: int
-    queries: int
-    keys: int
-    landmarks: int
     head_dim: int
     value_dim: int
-    top_k: int
     experts_per_query: int
-    branches: str
     masked: bool
-    needs_grad: bool
 
     @classmethod
     def of(cls, q, k, v, landmarks, *, top_k, experts_per_query, branches, key_mask, landmark_mask):
@@ -69,6 +61,9 @@ class Problem:
             )
         if d > 256 or v.shape[3] > 256:
             raise ValueError(f"The head dim must be at most 256, but it is {max(d, v.shape[3])}; use more heads.")
+        for name, number in (("top_k", top_k), ("experts_per_query", experts_per_query)):
+            if not isinstance(number, int | torch.SymInt):
+                raise ValueError(f"{name} must be a whole number, but it is {number!r}.")
         if top_k < 1:
             raise ValueError(f"top_k must be at least 1, but it is {top_k}.")
         if not 1 <= experts_per_query <= m:
@@ -84,8 +79,6 @@ class Problem:
                     f"but it is {mask.dtype} {tuple(mask.shape)} on {mask.device}."
                 )
         return cls(
-            device=q.device.type, dtype=q.dtype, batch=B, heads=H, queries=Nq, keys=Nk, landmarks=m, head_dim=d,
-            value_dim=v.shape[3], top_k=top_k, experts_per_query=experts_per_query, branches=branches,
+            device=q.device.type, dtype=q.dtype, head_dim=d, value_dim=v.shape[3], experts_per_query=experts_per_query,
             masked=key_mask is not None or landmark_mask is not None,
-            needs_grad=torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, landmarks)),
         )  # fmt: skip

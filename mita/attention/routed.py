@@ -5,6 +5,7 @@ from torch import Tensor
 
 from . import eager
 from .op import attention_backward
+from .precision import no_autocast
 
 
 def routed_attention(
@@ -22,7 +23,7 @@ def routed_attention(
         (B, H, Nq, dv) in q's type; 0 for a query that reads nothing. No gradient flows into the choice of keys.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    with torch.autocast(q.device.type, enabled=False):
+    with no_autocast(q.device.type):
         return _routed(q, k, v, selected.int(), experts.int(), float(scale))[0]
 
 
@@ -32,7 +33,7 @@ def _routed(q: Tensor, k: Tensor, v: Tensor, selected: Tensor, experts: Tensor, 
     q_, k_, v_ = (eager.flat(t) for t in (q, k, v))
     o, lse = q_.new_zeros(B * H, Nq, v.shape[3]), q_.new_full((B * H, Nq), -torch.inf)
     eager.add_experts(o, lse, q_, k_, v_, selected.flatten(0, 1).long(), experts.flatten(0, 1).long(), scale)
-    return o.view(B, H, Nq, -1).to(q.dtype), lse.view(B, H, Nq)
+    return o.view(B, H, Nq, v.shape[3]).to(q.dtype), lse.view(B, H, Nq)
 
 
 @_routed.register_fake

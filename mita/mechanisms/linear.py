@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import cost
+from ..attention.precision import no_autocast
 from ..layout import TokenLayout
 from .base import Mechanism
 
@@ -45,7 +46,7 @@ def of_features(f_q: Tensor, f_k: Tensor, v: Tensor, key_mask: Tensor | None, ep
     wide = torch.promote_types(v.dtype, torch.float32)
     if key_mask is not None:  # the features of a zeroed key need not be zero
         f_k = f_k.masked_fill(~key_mask[:, None, :, None], 0)
-    with torch.autocast(v.device.type, enabled=False):
+    with no_autocast(v.device.type):
         f_q, f_k = f_q.to(wide), f_k.to(wide)
         total = f_q @ f_k.sum(2).unsqueeze(-1)
         return (f_q @ (f_k.mT @ v.to(wide)) / (total + eps)).to(v.dtype)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import cost
+from ..attention.precision import no_autocast
 from ..attention.routed import routed_attention
 from ..attention.selection import best_experts
 from ..layout import TokenLayout
@@ -41,7 +42,7 @@ class MoBA(Mechanism):
         blocks = -(-N // self.block_size)
         fill = blocks * self.block_size - N
         members = F.pad(torch.where(real, position, -1), (0, fill), value=-1).view(B, blocks, self.block_size)
-        with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
+        with torch.no_grad(), no_autocast(q.device.type):
             wide = torch.promote_types(q.dtype, torch.float32)
             count = (members >= 0).sum(-1)
             sums = F.pad(k.to(wide), (0, 0, 0, fill)).unflatten(2, (blocks, self.block_size)).sum(3)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import cost
+from ..attention.precision import no_autocast
 from ..landmarks import average_pool
 from ..layout import TokenLayout
 from .base import Mechanism
@@ -44,7 +45,7 @@ class Nystromformer(Mechanism):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, key_mask: Tensor | None) -> Tensor:
         sequence = TokenLayout((q.shape[2],))
         wide = torch.promote_types(q.dtype, torch.float32)
-        with torch.autocast(q.device.type, enabled=False):
+        with no_autocast(q.device.type):
             q_, k_, v_ = (t.to(wide) for t in (q * self.head_dim**-0.5, k, v))
             q_landmarks, _ = average_pool(q_, sequence, (self.num_landmarks,), key_mask)
             k_landmarks, _ = average_pool(k_, sequence, (self.num_landmarks,), key_mask)

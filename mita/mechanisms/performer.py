@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import cost
+from ..attention.precision import no_autocast
 from ..layout import TokenLayout
 from .base import Mechanism
 from .linear import of_features
@@ -32,7 +33,7 @@ class Performer(Mechanism):
         self.register_buffer("projection", orthogonal_normal(num_features, head_dim))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, key_mask: Tensor | None) -> Tensor:
-        with torch.autocast(q.device.type, enabled=False):
+        with no_autocast(q.device.type):
             # A factor common to all features of a query, or of all keys of a head, cancels: it keeps exp in range.
             e_q, e_k = self._exponents(q), self._exponents(k)
             if key_mask is not None:

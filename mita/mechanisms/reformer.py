@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import cost
+from ..attention.precision import no_autocast
 from ..layout import TokenLayout
 from .base import Mechanism
 
@@ -46,7 +47,7 @@ class Reformer(Mechanism):
         wide = torch.promote_types(q.dtype, torch.float32)
         real = torch.ones(B, N, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
         outputs, normalisers = [], []
-        with torch.autocast(q.device.type, enabled=False):
+        with no_autocast(q.device.type):
             q, v_ = q.to(wide), v.to(wide)
             for rotation in self.rotations.to(wide):
                 o, lse = self._round(q, v_, real, self._buckets(q, rotation, real))

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ..attention.precision import no_autocast
 from ..layout import TokenLayout
 from .softmax import SoftmaxAttention
 
@@ -24,7 +25,7 @@ class NaiveSoftmaxAttention(SoftmaxAttention):
 
     def _dense(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-        with torch.autocast(q.device.type, enabled=False):
+        with no_autocast(q.device.type):
             scores = self.head_dim**-0.5 * q.to(wide) @ k.to(wide).mT
             if key_mask is not None:
                 readable = key_mask | ~key_mask.any(1, keepdim=True)  # see SoftmaxAttention

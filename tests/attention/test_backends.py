@@ -99,7 +99,7 @@ def test_native_says_what_it_needs(monkeypatch, tmp_path):
         mita_attention(*tensors, **options, backend="native")
     monkeypatch.setattr(library, "path", lambda: tmp_path / "none.so")
     monkeypatch.setattr(library, "compiler", lambda: None)
-    with pytest.raises(ValueError, match="install g\\+\\+ or set CXX"):
+    with pytest.raises(ValueError, match="install g\\+\\+, or set CXX"):
         mita_attention(*(t.float() for t in tensors), **options, backend="native")
 
 

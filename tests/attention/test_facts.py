@@ -85,6 +85,9 @@ def test_a_named_backend_or_an_error(backend, dtype):
     ("change", "message"),
     [
         ({"top_k": 0}, "top_k must be at least 1, but it is 0"),
+        ({"top_k": 4.0}, "top_k must be a whole number, but it is 4.0"),
+        ({"top_k": None}, "top_k must be a whole number, but it is None"),
+        ({"scale": torch.ones(())}, "scale must be a number; a factor that is learned belongs into q, k and landmarks"),
         ({"experts_per_query": 4}, r"between 1 and the number of landmarks \(3\), but it is 4"),
         ({"branches": "none"}, "branches must be one of both, route, compress, but it is 'none'"),
         ({"key_mask": torch.ones(2, 7, dtype=torch.bool)}, r"key_mask must be a bool tensor of shape \(2, 6\)"),
@@ -106,6 +109,16 @@ def test_what_does_not_fit_is_named(change, message):
     arguments = {**given, "top_k": 2, **change}
     with pytest.raises(ValueError, match=message):
         mita_attention(**arguments)
+
+
+def test_a_top_k_beyond_the_keys_costs_nothing(backend, dtype):
+    """Whatever its size: entries that cannot be are neither stored nor read."""
+    q, k, v = tensors(1, 2, 20, 8, dtype=dtype)
+    expected = mita_attention(q, k, v, q[:, :, :4], top_k=20, backend=backend)
+    assert mita_attention(q, k, v, q[:, :, :4], top_k=2**40, backend=backend).equal(expected)
+    _, routing = mita_attention(q, k, v, q[:, :, :4], top_k=23, backend=backend, return_routing=True)
+    assert routing.selected.shape == (1, 2, 4, 23)
+    assert routing.selected.equal(torch.tensor([*range(20), -1, -1, -1]).expand(1, 2, 4, 23))
 
 
 def test_a_head_dim_above_256_is_refused():

@@ -13,7 +13,7 @@ from mita.attention.reference import reference_attention
 
 from .cases import CASES
 
-UNMASKED = [c for c in CASES if c.key_lengths is None and not c.landmark_mask and c.B and (c.dv is None or c.dv == c.d)]
+UNMASKED = [c for c in CASES if c.key_lengths is None and not c.landmark_mask and (c.dv is None or c.dv == c.d)]
 
 
 def flash_attn_varlen_func(
@@ -56,7 +56,9 @@ def test_flash_equals_the_reference(case, stand_in):
     torch.testing.assert_close(o.double(), expected, rtol=2e-2, atol=2e-2)
     for grad, wanted in zip(grads, expected_grads, strict=True):
         if wanted is not None:
-            torch.testing.assert_close(grad.double(), wanted, rtol=3e-2, atol=3e-2 * max(1, wanted.abs().max().item()))
+            torch.testing.assert_close(
+                grad.double(), wanted, rtol=3e-2, atol=3e-2 * max([1.0, *wanted.abs().flatten().tolist()])
+            )
 
 
 def test_flash_says_what_it_cannot_do():

@@ -246,18 +246,8 @@ def test_nothing_waits_for_the_gpu_and_memory_is_bounded(heads, N, m, s, masked,
 
 
 def problem(**changes) -> Problem:
-    sizes = {
-        "batch": 2,
-        "heads": 3,
-        "queries": 64,
-        "keys": 64,
-        "landmarks": 4,
-        "head_dim": 64,
-        "value_dim": 64,
-        "top_k": 4,
-    }
-    kind = {"device": "cuda", "dtype": torch.bfloat16, "experts_per_query": 1, "branches": "both"}
-    return Problem(**{**sizes, **kind, "masked": False, "needs_grad": False, **changes})
+    kind = {"device": "cuda", "dtype": torch.bfloat16, "head_dim": 64, "value_dim": 64, "experts_per_query": 1}
+    return Problem(**{**kind, "masked": False, **changes})
 
 
 def test_why_not(monkeypatch):
@@ -294,6 +284,11 @@ def test_the_environment_stands_in_for_auto(monkeypatch):
     monkeypatch.setenv("MITA_BACKEND", "reference")
     assert backends.choose("auto", problem()) == "reference"
     assert backends.choose("eager", problem()) == "eager"
+    monkeypatch.setenv("MITA_BACKEND", "")  # as shells leave it
+    assert backends.choose("auto", problem(device="cpu", dtype=torch.float64)) == "eager"
+    monkeypatch.setenv("MITA_BACKEND", "fast")
+    with pytest.raises(ValueError, match="MITA_BACKEND in the environment must be one of auto, .*'fast'"):
+        backends.choose("auto", problem())
     monkeypatch.setenv("MITA_BACKEND", "triton")
     with pytest.raises(ValueError, match="'triton' cannot run this problem: .*float64"):
         backends.choose("auto", problem(dtype=torch.float64, device="cpu"))

@@ -77,6 +77,17 @@ def test_any_length_and_layout_in_a_layer(name, layout):
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
+def test_no_batch_and_no_memory(name):
+    """A batch of none, masked too, and tensors on the meta device, which has no autocast."""
+    leaves = qkv(0, 2, 9, 8)
+    o = small(name)(*leaves, TokenLayout((9,)), torch.ones(0, 9, dtype=torch.bool))
+    o.sum().backward()
+    assert o.shape == leaves[0].grad.shape == (0, 2, 9, 8)
+    on_meta = small(name).to("meta")(*(t.detach().to("meta") for t in qkv(2, 2, 9, 8)), TokenLayout((9,)))
+    assert on_meta.shape == (2, 2, 9, 8) and on_meta.is_meta
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
 def test_autocast_keeps_to_its_type_and_near_float32(name):
     layer = MultiHeadAttention(16, 2, partial(build, name, **SMALL.get(name, {}))).eval()
     x = torch.randn(2, 20, 16, generator=torch.Generator().manual_seed(0))
