@@ -24,7 +24,7 @@ COMMON = """common options
   -m seed=0,1,2                 several runs, one after the other; what is complete is left alone
   data.root=/path/to/imagenet   where the data are
   attention=softmax             another choice of a group
-  trainer.max_batch_per_device=64    less memory; the result stays the same
+  trainer.max_batch_per_device=64    less memory; the result stays the same (mixup and CutMix are drawn for each part)
   trainer.max_steps=20 data.limit=64    a short try, recorded as such
   resume=false                  start anew beside a run, in place of going on with it
   --cfg job                     print the composed configuration and stop"""

@@ -109,10 +109,14 @@ def configuration(overrides: list[str]) -> DictConfig:
 def other_attention(checkpoint: Path, cfg: DictConfig) -> dict[str, Any]:
     """What the attention was in training where it is another here, for a file in its run folder: no key of it tells."""
     path = (checkpoint if checkpoint.is_dir() else checkpoint.parent) / "config.yaml"
-    trained = yaml.safe_load(path.read_text()) if path.exists() else None
+    try:
+        trained = yaml.safe_load(path.read_text()) if path.exists() else None
+    except yaml.YAMLError:  # another program's
+        trained = None
     attention = trained.get("attention") if isinstance(trained, dict) else None
     here = experiment.resolved(cfg.attention)
-    return {key: value for key, value in (attention or {}).items() if key not in here or here[key] != value}
+    pairs = attention.items() if isinstance(attention, dict) else ()
+    return {key: value for key, value in pairs if key not in here or here[key] != value}
 
 
 def run_config(folder: Path, overrides: list[str]) -> DictConfig:

@@ -24,7 +24,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 from timm.optim import list_optimizers
@@ -132,9 +132,13 @@ def expand(overrides: list[str]) -> list[list[str]]:
     """Every combination of a sweep: `seed=0,1 experiment=a,b` makes four lists of overrides."""
     sweeps = []
     for override in _parse(overrides):
-        values = (
-            override.sweep_string_iterator() if override.is_sweep_override() else [override.get_value_element_as_str()]
-        )
+        try:
+            values = list(override.sweep_string_iterator()) if override.is_sweep_override() else None
+        except HydraException as error:
+            raise ValueError(
+                f"{override.input_line!r} cannot be swept over: {error}; give the values, as a,b,c"
+            ) from None
+        values = [override.get_value_element_as_str()] if values is None else values
         sweeps.append([f"{override.get_key_element()}={value}" for value in values])
     return [list(job) for job in itertools.product(*sweeps)]
 
@@ -277,13 +281,20 @@ def _cost(model: nn.Module, input_size: tuple[int, ...]) -> tuple[int, int]:
 def _parse(overrides: Iterable[str]) -> list[Override]:
     # a shell leaves the ~ of key=~/folder alone, and Hydra has another use for the sign
     overrides = [re.sub(r"=~(?=/|$)", lambda _: f"={Path.home()}", text) for text in overrides]
-    try:
-        return OverridesParser.create().parse_overrides(overrides)
-    except OverrideParseException as error:
-        quotes = "; a value with signs such as ( ) , = stands in two pairs of quotes: 'data.root=\"/data/images (1)\"'"
-        raise ValueError(
-            f"{error.override!r} is not key=value or group=name{quotes if '=' in error.override else ''}"
-        ) from None
+    return [_parse_one(text) for text in overrides]
+
+
+def _parse_one(text: str) -> Override:
+    key, equals, value = text.partition("=")
+    quoted = value.replace('"', '\\"')
+    for attempt in (
+        (text, f'{key}="{quoted}"') if equals else (text,)
+    ):  # a folder with signs that mean something to Hydra
+        try:
+            return OverridesParser.create().parse_override(attempt)
+        except HydraException:
+            pass
+    raise ValueError(f"{text!r} is not key=value or group=name")
 
 
 def _hydra(overrides: list[Override]) -> DictConfig:

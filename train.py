@@ -68,7 +68,10 @@ def main(overrides: list[str]) -> None:
         logger.close()
     if first:
         record = make_record(cfg, fabric, model, task, data, result)
-        record.save(Path(cfg.results) / "records" / record_name(record.name, record.seed, record.short))
+        changed = bool(experiment.changes(record))
+        record.save(
+            Path(cfg.results) / "records" / record_name(record.name, folder.path.name, bool(record.short), changed)
+        )
         record.save(folder.record_path)
         if cfg.task.name == "segmentation":
             experiment.write_overlays(cfg, data, model, task, folder.path / "overlays", OVERLAYS)

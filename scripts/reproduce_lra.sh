@@ -58,7 +58,8 @@ for task in $tasks; do
     esac
     for seed in $seeds; do
       command=(python train.py "${what[@]}" "seed=$seed" ${root[@]+"${root[@]}"} ${extra[@]+"${extra[@]}"})
-      echo "${command[*]}"
+      printf -v line "%q " "${command[@]}"
+      echo "${line% }"
       if $run && ! "${command[@]}"; then
         echo "failed: ${what[*]} seed=$seed" >&2
         failed=$((failed + 1))

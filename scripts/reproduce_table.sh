@@ -17,6 +17,7 @@ fail() { echo "$1; see scripts/reproduce_table.sh --help" >&2; exit 2; }
 
 run=false data= gpus=8 seeds=0 rows= all_rows= extra=()
 while [ $# -gt 0 ]; do
+  case "$1" in [234]) [ -z "$all_rows" ] || fail "one table at a time" ;; esac
   case "$1" in
     2)
       place=/path/to/imagenet
@@ -56,7 +57,8 @@ failed=0
 for row in $rows; do
   for seed in $seeds; do
     command=("${start[@]}" "experiment=$row" "trainer=$trainer" "data.root=${data:-$place}" "seed=$seed" ${extra[@]+"${extra[@]}"})
-    echo "${command[*]}"
+    printf -v line "%q " "${command[@]}"
+    echo "${line% }"
     if $run && ! "${command[@]}"; then
       echo "failed: experiment=$row seed=$seed" >&2
       failed=$((failed + 1))

@@ -14,7 +14,9 @@ if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && [ -x .venv/bin/python ]; the
 
 is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
-  for python in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+  candidates=(python3 python3.13 python3.12 python3.11)
+  if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi
+  for python in "${candidates[@]}"; do
     if is_new_enough "$python"; then break; fi
     python=
   done

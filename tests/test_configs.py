@@ -95,7 +95,6 @@ def test_the_vit5_recipe_is_the_papers(name):
         ("~seed", "without \\+ or ~"),
         ("seed=0,1", "train.py -m"),
         ("just words", "is not key=value"),
-        ("data.root=/data/images (1", "two pairs of quotes"),
         ("recipe.optimizer=adamm", "unknown recipe.optimizer 'adamm'; did you mean"),
     ],
 )
@@ -113,6 +112,7 @@ def test_a_slip_is_answered(override, answer):
         ("recipe.weight_decay=-0.1", "recipe.weight_decay must be at least 0"),
         ("recipe.ema_decay=2", "recipe.ema_decay must be at most 1"),
         ("trainer.accelerator=tpu", "trainer.accelerator must be one of auto, cpu"),
+        ("trainer.accelerator=mps", "trainer.accelerator must be one of auto, cpu, gpu, cuda"),
         ("trainer.devices=0", "trainer.devices must be at least 1"),
         ("trainer.devices=all", "trainer.devices must be a number of devices or auto"),
         ("trainer.max_batch_per_device=0", "trainer.max_batch_per_device must be at least 1"),
@@ -142,6 +142,10 @@ def test_a_number_out_of_range_is_refused_before_a_run_has_a_folder(override, an
         ("data.root=~/images", f"{Path.home()}/images"),
         ("data.root=~", f"{Path.home()}"),
         ('data.root="/data/images (1)"', "/data/images (1)"),
+        ("data.root=/data/images (1)", "/data/images (1)"),
+        ("data.root=/data/é", "/data/é"),
+        ("data.root=/data/it's #1", "/data/it's #1"),
+        ('data.root=/data/a"b{', '/data/a"b{'),
         ("data.root=/data/my images", "/data/my images"),
     ],
 )
@@ -237,7 +241,12 @@ def test_configurations_and_sweeps_of_evaluations(tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "answer"), [(["-m"], "-m seed=0,1,2"), (["--experiment", "digits_mita"], "all else is key=value")]
+    ("arguments", "answer"),
+    [
+        (["-m"], "-m seed=0,1,2"),
+        (["-m", "attention=glob(m*)"], "give the values, as a,b,c"),
+        (["--experiment", "digits_mita"], "all else is key=value"),
+    ],
 )
 def test_flags_are_explained(arguments, answer, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train.py", *arguments])

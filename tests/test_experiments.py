@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import experiment
+import train
 from mita import MultiHeadAttention
-from mita.training import Machine, Recipe, RunFolder, fit, make_fabric
+from mita.training import Machine, Recipe, Result, RunFolder, fit, make_fabric
 
 from .random_items import random_data
 
@@ -46,7 +47,7 @@ def test_two_steps_of_every_experiment(name, tmp_path):
     assert not before.equal(weight)
 
 
-def train(tmp_path, *arguments: str) -> subprocess.CompletedProcess:
+def run_train(tmp_path, *arguments: str) -> subprocess.CompletedProcess:
     place = (f"output={tmp_path}/outputs", f"results={tmp_path}/results", "trainer=cpu", "data.limit=64")
     return subprocess.run(
         [sys.executable, "train.py", *place, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
@@ -55,11 +56,11 @@ def train(tmp_path, *arguments: str) -> subprocess.CompletedProcess:
 
 def test_a_run_from_start_to_table(tmp_path):
     """Train, run again, try another length, evaluate; the record says that it was short."""
-    first = train(tmp_path, "recipe.epochs=2")
+    first = run_train(tmp_path, "recipe.epochs=2")
     assert first.returncode == 0, first.stderr
     folder = tmp_path / "outputs/digits_mita/seed0"
     assert {path.name for path in folder.iterdir()} == {
-        "config.yaml", "metrics.jsonl", "last.ckpt", "best.ckpt", "record.json", "status",
+        "config.yaml", "metrics.jsonl", "last.ckpt", "best.ckpt", "record.json", "status", "lock",
     }  # fmt: skip
     record = json.loads((tmp_path / "results/records/digits_mita-seed0-short.json").read_text())
     assert record["short"] == ["limit=64"]
@@ -68,11 +69,11 @@ def test_a_run_from_start_to_table(tmp_path):
     table = (tmp_path / "results/tables/digits.md").read_text()
     assert "Short runs" in table and "- digits_mita, seed 0" in table
 
-    again = train(tmp_path, "recipe.epochs=2")
+    again = run_train(tmp_path, "recipe.epochs=2")
     assert again.returncode == 0
     assert "This run is complete" in again.stdout
 
-    longer = train(tmp_path, "recipe.epochs=3")
+    longer = run_train(tmp_path, "recipe.epochs=3")
     assert longer.returncode == 2
     assert "recipe.epochs: 2 there, 3 now" in longer.stderr
 
@@ -90,7 +91,7 @@ def test_long_documents_at_full_length(tmp_path):
     for split, texts in {"train": [text, text[:999]], "validation": [text], "test": [text[:70_000]]}.items():
         lines = [json.dumps({"text": text, "label": number % 11}) for number, text in enumerate(texts)]
         (tmp_path / f"no_ref-{split}.jsonl").write_text("\n".join(lines))
-    done = train(
+    done = run_train(
         tmp_path, "experiment=longdoc_64k_mita", f"data.root={tmp_path}", f"data.cache={tmp_path}/cache", "data.partial=true",
         "model.embed_dim=8", "model.num_heads=1", "recipe.batch_size=2", "trainer.max_batch_per_device=1", "trainer.max_steps=1",
     )  # fmt: skip
@@ -101,9 +102,24 @@ def test_long_documents_at_full_length(tmp_path):
     assert record["peak_memory_mib"] < 2500
 
 
+def test_a_run_of_other_settings_leaves_the_experiments_record(tmp_path, monkeypatch):
+    """And so does a second run beside the first."""
+    metrics = {"step": 1, "epoch": 1.0, "test/top1": 50.0}
+    result = Result(
+        best=metrics, last=metrics, tested={}, steps=1, epochs=1.0, steps_per_second=1.0, peak_memory_mib=1.0, hours=1.0
+    )
+    monkeypatch.setattr(train, "fit", lambda *_: result)
+    place = [f"output={tmp_path}/outputs", f"results={tmp_path}/results", "trainer=cpu"]
+    for overrides in ([], ["recipe.epochs=1", "resume=false"], ["resume=false"]):
+        train.main([*place, *overrides])
+    names = {path.name for path in (tmp_path / "results/records").iterdir()}
+    assert names == {f"digits_mita-{name}.json" for name in ("seed0", "seed0-2-changed", "seed0-3")}
+    assert "recipe.epochs = 1 in place of 60" in (tmp_path / "results/tables/digits.md").read_text()
+
+
 def test_a_switch_is_in_the_record(tmp_path):
     """Legacy behaviours of the data and of the model, with generated ListOps of four short expressions a split."""
-    done = train(
+    done = run_train(
         tmp_path, "experiment=listops_short_mita", "data.limit=null", f"data.cache={tmp_path}/cache", "data.counts=[4,4,4]",
         "data.brackets_dropped=true", "model.pool_over_padding=true", "data.workers=1", "trainer.max_steps=1", "name=mine",
     )  # fmt: skip

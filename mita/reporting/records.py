@@ -100,9 +100,10 @@ def load_all(folder: Path | str) -> list[Record]:
     return [Record.load(path) for path in sorted(Path(folder).glob("*.json"))]
 
 
-def record_name(name: str, seed: int, short: list[str]) -> str:
-    """The file name of a record; a short run never replaces a full one."""
-    return f"{name}-seed{seed}{'-short' if short else ''}.json"
+def record_name(name: str, folder: str, short: bool = False, changed: bool = False) -> str:
+    """The file name of a record, of its run's name and folder (seed0, seed0-2); no short run or one of other settings than
+    the experiment's replaces a full one."""
+    return f"{name}-{folder}{'-short' if short else '-changed' if changed else ''}.json"
 
 
 def git_state() -> tuple[str | None, bool]:

@@ -49,14 +49,16 @@ def render_all(
     controls = {path.stem: read_control(path) for path in sorted((results / "controls").glob("*.json"))}
     runs = load_all(results / "records")
     changed = {id(run): dict(changes(run)) for run in runs}
-    full = [run for run in runs if not run.short and not changed[id(run)]]
+    full = [run for run in runs if not _why_not(run, changed[id(run)])]
+    latest = {(run.name, run.seed): run for run in sorted(full, key=lambda run: run.date)}
+    full = [run for run in full if run is latest[run.name, run.seed]]
     stale = []
     for table in TABLES:
         if isinstance(table, TaskTable):
             sheet = task_sheet(table, full, paper, controls)
         else:
             sheet = run_sheet(table, full, paper, costs)
-        others = others_note(table, runs, changed, controls)
+        others = others_note(table, runs, full, changed, controls)
         sheet = Sheet(sheet.title, sheet.blocks, sheet.columns, sheet.raw, (*sheet.notes, *others))
         for suffix, content in sheet.texts().items():
             path = results / "tables" / f"{table.name}.{suffix}"
@@ -82,19 +84,35 @@ def read_control(path: Path) -> dict:
 
 
 def others_note(
-    table: Table | TaskTable, runs: list[Record], changed: Mapping[int, dict], controls: Mapping[str, dict]
+    table: Table | TaskTable,
+    runs: list[Record],
+    full: list[Record],
+    changed: Mapping[int, dict],
+    controls: Mapping[str, dict],
 ) -> list[str]:
     """The runs of the table's experiments that fill no cell, and why, with the control of the same data if there is one."""
     lines = []
     for run in runs:
-        why = [*run.short, *(f"{key} = {mine!r} in place of {own!r}" for key, (own, mine) in changed[id(run)].items())]
+        why = _why_not(run, changed[id(run)])
         if run.name not in table.runs and not why:
             why = ["no row of this table"]
+        if not why and run not in full:
+            why = ["a later run of this seed fills the cell"]
         if run.experiment in table.experiments and why:
-            control = controls.get(run.experiment, {}).get("first_token")
+            control = controls.get(run.experiment, {})
+            same = run.data.get("fingerprint") is not None and control.get("fingerprint") == run.data["fingerprint"]
+            control = control.get("first_token") if same else None
             aside = "" if control is None else f", where the first token alone gives {control:.2f}"
             lines.append(f"- {run.name}, seed {run.seed}: {run.metrics[run.metric]:.2f}{aside} ({'; '.join(why)})")
     return ["Short runs and runs of other settings, which fill no cell:", "\n".join(lines)] if lines else []
+
+
+def _why_not(run: Record, changed: dict) -> list[str]:
+    """Why a run is no full one of the experiment and the choices that it is named after."""
+    why = [*run.short, *(f"{key} = {mine!r} in place of {own!r}" for key, (own, mine) in changed.items())]
+    return why or (
+        [] if run.name.split(",")[0] == run.experiment else [f"a run of {run.experiment} under another name"]
+    )
 
 
 def run_sheet(table: Table, full: list[Record], paper: dict, costs: Mapping[str, tuple[int, int]]) -> Sheet:

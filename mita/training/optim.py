@@ -11,13 +11,24 @@ from .recipe import Recipe
 
 
 def build_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """timm's optimiser; biases, 1-D parameters and the names in `model.no_weight_decay()` do not decay."""
+    """timm's optimiser; biases, 1-D parameters and the names in `model.no_weight_decay()` do not decay.
+
+    Raises ValueError for one that cannot be had here: of a package that is not installed, or that wants second derivatives.
+    """
     options = {name: getattr(recipe, name) for name in ("betas", "eps") if getattr(recipe, name) is not None}
     if recipe.momentum is not None:
         options["momentum"] = recipe.momentum
-    return timm.optim.create_optimizer_v2(
-        model, opt=recipe.optimizer, lr=recipe.lr, weight_decay=recipe.weight_decay, **options
-    )
+    try:
+        optimizer = timm.optim.create_optimizer_v2(
+            model, opt=recipe.optimizer, lr=recipe.lr, weight_decay=recipe.weight_decay, **options
+        )
+    except (AssertionError, ImportError, RuntimeError) as error:
+        raise ValueError(f"recipe.optimizer={recipe.optimizer} cannot be had: {error}") from None
+    if getattr(optimizer, "is_second_order", False):
+        raise ValueError(
+            f"recipe.optimizer={recipe.optimizer} wants second derivatives, which training does not compute"
+        )
+    return optimizer
 
 
 class Schedule:
@@ -30,6 +41,7 @@ class Schedule:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, recipe: Recipe, steps: int, steps_per_epoch: int) -> None:
+        recipe.check_warmup(steps)
         self.recipe, self.steps_per_epoch = recipe, steps_per_epoch
         if recipe.schedule == "cosine":
             self.scheduler, _ = timm.scheduler.create_scheduler_v2(
@@ -37,10 +49,6 @@ class Schedule:
                 warmup_lr=recipe.warmup_lr, warmup_epochs=recipe.warmup, warmup_prefix=False,
             )  # fmt: skip
         elif recipe.schedule == "onecycle":
-            if recipe.warmup > steps:
-                raise ValueError(
-                    f"recipe.warmup={recipe.warmup} is longer than the {steps} steps of the run; shorten it."
-                )
             pct = recipe.warmup / steps if recipe.warmup else 0.3
             self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
                 optimizer, recipe.lr, total_steps=steps, pct_start=pct, anneal_strategy=recipe.anneal

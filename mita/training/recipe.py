@@ -4,7 +4,7 @@ import os
 import re
 from dataclasses import dataclass
 
-ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
+ACCELERATORS = ("auto", "cpu", "gpu", "cuda")
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Recipe:
     optimizer, lr, weight_decay, betas, eps, momentum: as timm's factory takes them (None: its default).
     schedule: "cosine" (per epoch, as DeiT: the warmup value also in the second epoch), "onecycle" (linear or cosine anneal,
         cycles beta1) or "poly" (per step, power 0.9 to min_lr).
-    warmup: epochs ("cosine") or steps ("onecycle", "poly"); warmup_lr: where it starts ("cosine").
+    warmup: epochs ("cosine") or steps ("onecycle": 0 is 30 % of the run; "poly"); warmup_lr: where it starts ("cosine").
     clip_norm, clip_value: gradient clipping, None for none.
     ema_decay: of the moving average of the weights, None for none.
     best_from: step before which a checkpoint is kept as the best only until there is a later one.
@@ -79,15 +79,22 @@ class Recipe:
                 raise ValueError(
                     f"recipe.{name} must be one of {', '.join(allowed)}, but it is {getattr(self, name)!r}."
                 )
-        if self.schedule != "cosine" and self.steps is not None and self.warmup > self.steps:
-            raise ValueError(
-                f"recipe.warmup={self.warmup} is longer than recipe.steps={self.steps}; shorten both alike, or let "
-                "trainer.max_steps stop a run early"
-            )
+        if self.steps is not None:
+            self.check_warmup(self.steps)
         if self.schedule == "cosine" and self.epochs is None:
             raise ValueError(
                 "The cosine schedule is counted in epochs; give recipe.epochs, or choose onecycle or poly."
             )
+
+    def check_warmup(self, steps: int) -> None:
+        """Raises ValueError when the warmup leaves no step of `steps` to what follows, or is no slope."""
+        if self.schedule != "cosine" and self.warmup >= steps:
+            raise ValueError(
+                f"recipe.warmup={self.warmup} must be shorter than the {steps} steps of the run; shorten both alike, or let "
+                "trainer.max_steps stop a run early"
+            )
+        if self.schedule == "onecycle" and self.warmup == 1:
+            raise ValueError("recipe.warmup=1 is no slope for onecycle; give 2 steps or more, or 0 for 30 % of the run")
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import IO
 
 import torch
 import yaml
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    fcntl = None
 
 VOLATILE = ("experiment", "trainer", "logger", "data.root", "data.cache", "data.workers", "resume", "results", "output")
 
 
 class RunFolder:
-    """config.yaml metrics.jsonl last.ckpt best.ckpt record.json status, in a folder whose path follows from the configuration.
+    """config.yaml metrics.jsonl last.ckpt best.ckpt record.json status lock, in a folder that follows from the configuration.
 
     Only rank 0 calls what writes.
     """
@@ -30,7 +36,7 @@ class RunFolder:
 
         A folder whose run failed before its first checkpoint holds nothing to go on with, and is taken as a new one.
 
-        Raises ValueError when the folder holds a run of another configuration, with the differences.
+        Raises ValueError when the folder holds a run of another configuration, with the differences, or none that can be read.
         """
         folder = cls(Path(root) / f"seed{seed}")
         if not resume:
@@ -40,7 +46,7 @@ class RunFolder:
                 number += 1
             return folder
         if folder._config.exists() and (folder.last.exists() or folder.status != "failed"):
-            held = yaml.safe_load(folder._config.read_text())
+            held = folder._held()
             different = differences(held, config)
             if different:
                 raise ValueError(
@@ -53,8 +59,24 @@ class RunFolder:
     def open(self, config: dict) -> None:
         """Make the folder and mark it as running."""
         self.path.mkdir(parents=True, exist_ok=True)
-        self._config.write_text(yaml.safe_dump(config, sort_keys=False))
+        _write(self._config, yaml.safe_dump(config, sort_keys=False))
         self.status = "running"
+
+    def lock(self) -> IO | None:
+        """The folder for this process alone, until what is returned is closed; None when another process trains in it.
+
+        Where files cannot be locked (Windows, some network disks), nothing is held and nothing refused.
+        """
+        file = (self.path / "lock").open("w")
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        except OSError:
+            pass
+        return file
 
     @property
     def status(self) -> str | None:
@@ -66,10 +88,35 @@ class RunFolder:
         self._status.write_text(value + "\n")
 
     def truncate_metrics(self, step: int) -> None:
-        """Drop the lines after `step`, which a resumed run writes again."""
+        """Drop the lines after `step`, which a resumed run writes again, and what a killed one left of a line."""
         if self.metrics.exists():
-            lines = [line for line in self.metrics.read_text().splitlines() if json.loads(line)["step"] <= step]
-            self.metrics.write_text("".join(line + "\n" for line in lines))
+            lines = [line for line in self.metrics.read_text().splitlines() if _step(line) <= step]
+            _write(self.metrics, "".join(line + "\n" for line in lines))
+
+    def _held(self) -> dict:
+        try:
+            held = yaml.safe_load(self._config.read_text())
+        except yaml.YAMLError:
+            held = None
+        if not isinstance(held, dict):
+            raise ValueError(
+                f"{self._config} is no configuration of a run; give resume=false for a new folder, or remove it."
+            )
+        return held
+
+
+def _step(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except ValueError:
+        return float("inf")
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text)
+    os.replace(part, path)
 
 
 def differences(a: dict, b: dict) -> dict[str, tuple]:

@@ -44,6 +44,10 @@ class Classification:
     ) -> None:
         if loss not in ("cross_entropy", "bce"):
             raise ValueError(f"task.loss must be cross_entropy or bce, but it is {loss!r}.")
+        if loss == "bce" and smoothing:
+            raise ValueError(
+                f"task.loss=bce takes every class with a positive target; task.smoothing={smoothing} must be 0."
+            )
         if not 0 <= smoothing <= 1:
             raise ValueError(f"task.smoothing must be from 0 to 1, but it is {smoothing}.")
         self.num_classes, self.loss_name, self.smoothing, self.inputs = num_classes, loss, smoothing, tuple(inputs)
@@ -62,9 +66,7 @@ class Classification:
             batch = {**batch, "image": image}
         logits = self.forward(model, batch)
         if self.loss_name == "bce":
-            return F.binary_cross_entropy_with_logits(
-                logits, (targets > self.smoothing / self.num_classes).to(logits.dtype)
-            )
+            return F.binary_cross_entropy_with_logits(logits, (targets > 0).to(logits.dtype))
         return F.cross_entropy(logits, targets)
 
     def forward(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -124,10 +126,13 @@ class Segmentation:
         self.windows = {"window": window, "stride": stride, "scales": tuple(scales), "flip": flip}
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], generator: np.random.Generator) -> Tensor:
-        """Mean cross entropy of the labelled pixels of a batch (0 when there is none)."""
+        """Mean cross entropy of the labelled pixels of each image (0 where there is none), then the mean of the images.
+
+        So it is the same however a batch is cut; the authors have one image a GPU.
+        """
         target = batch["target"]
-        total = F.cross_entropy(model(batch["image"]).float(), target, ignore_index=IGNORED, reduction="sum")
-        return total / (target != IGNORED).sum().clamp(min=1)
+        losses = F.cross_entropy(model(batch["image"]).float(), target, ignore_index=IGNORED, reduction="none")
+        return (losses.sum((1, 2)) / (target != IGNORED).sum((1, 2)).clamp(min=1)).mean()
 
     def zeros(self, device: torch.device) -> Sums:
         """Sums over no items."""

@@ -107,13 +107,28 @@ class Trainer:
         self.scaler = getattr(fabric.strategy.precision, "scaler", None)
 
         self.step, self.best, self.last = 0, {}, {}
-        self.train_seconds, self.timed_steps, self.seconds = 0.0, 0, 0.0
+        self.train_seconds, self.timed_steps, self.seconds, self.peak_mib = 0.0, 0, 0.0, 0.0
+        # what speed and memory are of; devices that are not all of a kind count as the first
+        self.measured_on = [device_name(fabric), fabric.world_size, fabric.strategy.precision.precision]
 
     def fit(self) -> Result:
         """Train from the last checkpoint, if there is one, to the end; the same command at any time goes on.
 
-        Raises NonFiniteLoss, naming the step; checkpoints then are from before it.
+        Raises NonFiniteLoss, naming the step; checkpoints then are from before it. Raises ValueError when another process
+        trains in the folder.
         """
+        lock = self.folder.lock() if self.fabric.is_global_zero else None
+        if not self.fabric.broadcast(lock is not None):
+            raise ValueError(
+                f"{self.folder.path}: another process trains in it; wait for its end, or give resume=false."
+            )
+        try:
+            return self._fit()
+        finally:
+            if lock is not None:
+                lock.close()
+
+    def _fit(self) -> Result:
         if self.folder.last.exists():
             self._load()
         if self.step < self.stop:
@@ -248,6 +263,7 @@ class Trainer:
 
     def _finish_round(self, values: dict, progress: Progress) -> None:
         metric = self.metric
+        self.peak_mib = max(self.peak_mib, peak_memory_mib(self.fabric.device))
         self.last = {"step": self.step, **values}
         sign = 1 if self.task.higher_is_better else -1
         too_early = self.best and self.best["step"] < self.recipe.best_from
@@ -272,6 +288,7 @@ class Trainer:
             "scaler": self.scaler.state_dict() if self.scaler else None,
             "step": self.step, "best": self.best, "last": self.last,
             "train_seconds": self.train_seconds, "timed_steps": self.timed_steps, "seconds": self.seconds,
+            "peak_mib": self.peak_mib, "measured_on": self.measured_on,
         }  # fmt: skip
 
     def _load(self) -> None:
@@ -283,7 +300,10 @@ class Trainer:
         self.schedule.load_state_dict(state["schedule"])
         if self.scaler and state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
-        for name in ("step", "best", "last", "train_seconds", "timed_steps", "seconds"):
+        names = ["step", "best", "last", "seconds"]
+        if state["measured_on"] == self.measured_on:  # a speed of two machines would be that of neither
+            names += ["train_seconds", "timed_steps", "peak_mib"]
+        for name in names:
             setattr(self, name, state[name])
 
     def _synchronize(self) -> None:
@@ -301,7 +321,7 @@ class Trainer:
         return Result(
             best=self.best, last=self.last, tested=tested, steps=self.step, epochs=self.step / self.batches.per_pass,
             steps_per_second=self.timed_steps / self.train_seconds if self.train_seconds else 0.0,
-            peak_memory_mib=peak_memory_mib(self.fabric.device), hours=self.seconds / 3600, short=short,
+            peak_memory_mib=max(self.peak_mib, peak_memory_mib(self.fabric.device)), hours=self.seconds / 3600, short=short,
         )  # fmt: skip
 
 

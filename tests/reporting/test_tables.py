@@ -38,7 +38,7 @@ def records(tmp_path):
     runs += [record("deit_t_softmax", 0, 72.5), record("deit_s_mita", 0, 1.0, ("stopped at step 2",))]
     runs.append(replace(record("deit_s_softmax", 0, 99.0), name="deit_s_softmax,attention=mita"))
     for run in runs:
-        run.save(folder / record_name(run.name, run.seed, run.short))
+        run.save(folder / record_name(run.name, f"seed{run.seed}", bool(run.short)))
     return folder
 
 
@@ -107,6 +107,20 @@ def test_a_run_of_other_settings_fills_no_cell_and_is_named(records, tmp_path):
     assert note in (tmp_path / "tables/table2_deit.md").read_text()
 
 
+def test_one_run_of_each_seed_fills_a_cell(records, tmp_path):
+    """The latest; and none of another experiment that was given the row's name."""
+    again = replace(record("deit_t_softmax", 0, 74.5), date="2026-01-02")
+    again.save(records / record_name("deit_t_softmax", "seed0-2"))
+    replace(record("deit_t_softmax", 1, 99.0), name="deit_t_mita").save(records / record_name("deit_t_mita", "seed3"))
+    render(records)
+    cells = rows(tmp_path / "tables")
+    assert (cells["deit_t_softmax"]["measured"], cells["deit_t_softmax"]["seeds"]) == ("74.5", "1")
+    assert cells["deit_t_mita"]["seeds"] == "3"
+    text = (tmp_path / "tables/table2_deit.md").read_text()
+    assert "- deit_t_softmax, seed 0: 72.50 (a later run of this seed fills the cell)" in text
+    assert "- deit_t_mita, seed 1: 99.00 (a run of deit_t_softmax under another name)" in text
+
+
 def test_check_names_what_is_stale_and_writes_nothing(records, tmp_path):
     out = tmp_path / "tables"
     assert len(render(records, check=True)) == 3 * len(TABLES)
@@ -130,8 +144,9 @@ def test_a_record_comes_back_as_it_was(tmp_path):
     run = record("x", 0, 50.0)
     run.save(tmp_path / "x.json")
     assert load_all(tmp_path) == [run]
-    assert record_name("x", 3, []) == "x-seed3.json"
-    assert record_name("x", 3, ["limit=4"]) == "x-seed3-short.json"
+    assert record_name("x", "seed3") == "x-seed3.json"
+    assert record_name("x", "seed3-2", short=True) == "x-seed3-2-short.json"
+    assert record_name("x", "seed3", changed=True) == "x-seed3-changed.json"
 
 
 @pytest.mark.parametrize("text", ["{", "[]", json.dumps({"name": "x", "extra": 1})])

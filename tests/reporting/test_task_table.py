@@ -24,7 +24,7 @@ def run(name: str, seed: int, accuracy: float, speed: float, **options):
 
 def render(tmp_path, runs, controls=None, changes=lambda record: {}) -> tuple[str, dict]:
     for one in runs:
-        one.save(tmp_path / "records" / record_name(one.name, one.seed, one.short))
+        one.save(tmp_path / "records" / record_name(one.name, f"seed{one.seed}", bool(one.short)))
     for name, values in (controls or {}).items():
         (tmp_path / "controls").mkdir(exist_ok=True)
         (tmp_path / "controls" / f"{name}.json").write_text(json.dumps(values))
@@ -83,11 +83,15 @@ def test_controls_and_the_published_spread(tmp_path):
 
 
 def test_short_runs_stand_beside_their_control(tmp_path):
-    runs = [run("listops_short_mita", 0, 60.0, 8.0, short=["other rules"]), run("lra_text_mita", 0, 61.0, 1.0)]
-    controls = {"listops_short_mita": {"majority": 12.0, "first_token": 27.9, "short": "other rules"}}
+    short = run("listops_short_mita", 0, 60.0, 8.0, short=["other rules"], data={"fingerprint": "a"})
+    runs = [short, replace(short, seed=1, data={"fingerprint": "b"}), run("lra_text_mita", 0, 61.0, 1.0)]
+    controls = {
+        "listops_short_mita": {"majority": 12.0, "first_token": 27.9, "short": "other rules", "fingerprint": "a"}
+    }
     switched = {"lra_text_mita": {"data.imdb_dev_is_test": (False, True)}}
     text, cells = render(tmp_path, runs, controls, lambda one: switched.get(one.name, {}))
     assert "- listops_short_mita, seed 0: 60.00, where the first token alone gives 27.90 (other rules)" in text
+    assert "- listops_short_mita, seed 1: 60.00 (other rules)" in text  # other data: no control
     assert "- lra_text_mita, seed 0: 61.00 (data.imdb_dev_is_test = True in place of False)" in text
     assert cells["MiTA", "text"]["measured"] == ""
 

@@ -72,6 +72,9 @@ def test_one_slow_case_fails_the_gate():
     assert "N 400" in line and "1.85x, stored 2.00x, noise 5%" in line
     assert gate.slower(stored, report(row(100, 1.0), row(400, 1.7, noise=0.2))) == []  # it cannot tell
     assert "no case" in gate.slower(stored, report(row(7, 1.0)))[0]
+    both = report(row(100, 1.0), row(100, 1.0, backend="native"))
+    assert gate.slower(both, report(row(100, 1.0))) == ["native: stored, but it did not run"]
+    assert gate.slower(both, report(row(100, 1.0)), chosen=True) == []
 
 
 def test_the_gate_compares_one_machine_with_itself():

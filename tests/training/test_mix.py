@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from mita.training.mix import Mix, cut_box, soft_targets
+from mita.training.tasks import build_task
 
 CLASSES = 7
 
@@ -94,6 +95,23 @@ def test_the_given_images_are_left_alone():
     for seed in range(6):
         images, _, new, _ = mixed(4, seed)
         assert torch.equal(images, batch(4)[0]) and new is not images
+
+
+def test_bce_counts_the_classes_of_a_mixed_image_alone():
+    """DeiT-III: every class with a positive target. Smoothing would make all of them positive, and is refused."""
+    task = build_task("classification", 50, loss="bce", mixup=0.8, cutmix=1.0)
+    images, targets = torch.zeros(6, 1, 4, 4), torch.arange(6)
+    seen = []
+
+    def model(images):
+        seen.append(torch.zeros(6, 50, requires_grad=True))
+        return seen[-1]
+
+    task.loss(model, {"image": images, "target": targets}, np.random.default_rng(0)).backward()
+    positive = seen[0].grad < 0
+    assert positive.sum(1).tolist() == [2] * 6 and positive[0, [0, 5]].all()
+    with pytest.raises(ValueError, match="task.smoothing=0.1 must be 0"):
+        build_task("classification", 50, loss="bce", smoothing=0.1)
 
 
 def test_switch_and_prob():

@@ -68,3 +68,17 @@ def test_what_does_not_decay():
     assert {decay[id(p)] for p in (model.linear.bias, model.norm.weight, model.norm.bias, model.pos_embed)} == {0.0}
     assert all(group["eps"] == 1e-6 and tuple(group["betas"]) == (0.8, 0.9) for group in optimizer.param_groups)
     assert math.isfinite(optimizer.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize("warmup", [0, 2, 5, 19])
+def test_every_warmup_that_is_taken_goes_to_the_end(warmup):
+    """PyTorch divides by the length of each slope: one of no length, at the first step or the last, is an error there."""
+    recipe = Recipe(batch_size=1, steps=20, eval_every=5, schedule="onecycle", warmup=warmup, lr=1.0)
+    values = rates(recipe, 20, 5)
+    assert values.index(max(values)) == (warmup or 6) - 1
+
+
+@pytest.mark.parametrize(("name", "answer"), [("bnbadam8bit", "cannot be had"), ("adahessian", "second derivatives")])
+def test_an_optimizer_that_does_not_work_here_is_named(name, answer):
+    with pytest.raises(ValueError, match=f"recipe.optimizer={name} {answer}|recipe.optimizer={name} wants {answer}"):
+        build_optimizer(nn.Linear(2, 2), Recipe(batch_size=1, epochs=1, optimizer=name))

@@ -46,5 +46,27 @@ def test_the_machine_may_differ(tmp_path):
 def test_the_log_keeps_what_is_before_the_checkpoint(tmp_path):
     folder = RunFolder(tmp_path)
     folder.metrics.write_text("".join(json.dumps({"step": s}) + "\n" for s in (1, 2, 3)))
+    with folder.metrics.open("a") as file:
+        file.write('{"step": 2, "test/to')  # of a process that was killed
     folder.truncate_metrics(2)
     assert [json.loads(line)["step"] for line in folder.metrics.read_text().splitlines()] == [1, 2]
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "just words"])
+def test_a_configuration_that_cannot_be_read_is_named(tmp_path, text):
+    folder = RunFolder.choose(tmp_path, 0, CONFIG, resume=True)
+    folder.open(CONFIG)
+    (folder.path / "config.yaml").write_text(text)
+    with pytest.raises(ValueError, match="seed0/config.yaml is no configuration of a run; give resume=false"):
+        RunFolder.choose(tmp_path, 0, CONFIG, resume=True)
+    assert RunFolder.choose(tmp_path, 0, CONFIG, resume=False).path == tmp_path / "seed0-2"
+
+
+def test_one_process_at_a_time(tmp_path):
+    first, second = RunFolder(tmp_path), RunFolder(tmp_path)
+    lock = first.lock()
+    assert lock is not None and second.lock() is None
+    lock.close()
+    with second.lock():
+        assert first.lock() is None
+    assert first.lock() is not None

@@ -29,7 +29,8 @@ def equal(a, b) -> bool:
 
 
 def without_times(state: dict) -> dict:
-    return {key: value for key, value in state.items() if key not in ("train_seconds", "timed_steps", "seconds")}
+    times = ("train_seconds", "timed_steps", "seconds", "peak_mib")
+    return {key: value for key, value in state.items() if key not in times}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -103,6 +104,29 @@ def test_a_short_run_says_so_and_goes_on_when_asked(tmp_path):
     _, whole = run(tmp_path / "b", recipe)
     assert result.short == []
     assert equal(state["model"], whole["model"])
+
+
+@pytest.mark.parametrize(("other", "timed"), [("cpu (1 thread)", 10), ("GPU A", 5)])
+def test_a_speed_is_of_one_machine(tmp_path, monkeypatch, other, timed):
+    """Resumed on other devices a run is timed anew, as its record names the last ones."""
+    recipe = Recipe(batch_size=8, steps=20, eval_every=10, schedule="onecycle")
+    monkeypatch.setattr("mita.training.trainer.device_name", lambda fabric: "cpu (1 thread)")
+    run(tmp_path, recipe, machine=Machine("cpu", progress=False, max_steps=10))
+    monkeypatch.setattr("mita.training.trainer.device_name", lambda fabric: other)
+    result, state = run(tmp_path, recipe)
+    assert (state["timed_steps"], state["measured_on"]) == (timed, [other, 1, "32-true"])
+    assert result.steps_per_second == pytest.approx(timed / state["train_seconds"])
+
+
+def test_a_second_process_is_refused(tmp_path):
+    """It would write the same checkpoints. The first one's state is left as it is."""
+    run(tmp_path, RECIPES["onecycle"], machine=Machine("cpu", progress=False, max_steps=5))
+    with RunFolder(tmp_path).lock():
+        with pytest.raises(ValueError, match="another process trains in it; wait for its end, or give resume=false"):
+            run(tmp_path, RECIPES["onecycle"])
+        assert RunFolder(tmp_path).status == "running"
+    result, _ = run(tmp_path, RECIPES["onecycle"])
+    assert result.steps == 20
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path):
@@ -185,15 +209,19 @@ def test_a_recipe_has_epochs_or_steps():
         Recipe(batch_size=8)
     with pytest.raises(ValueError, match="eval_every"):
         Recipe(batch_size=8, steps=10, schedule="poly")
-    with pytest.raises(ValueError, match="warmup=11 is longer than recipe.steps=10"):
+    with pytest.raises(ValueError, match="warmup=11 must be shorter than the 10 steps"):
         Recipe(batch_size=8, steps=10, eval_every=5, schedule="onecycle", warmup=11)
+    with pytest.raises(ValueError, match="warmup=10 must be shorter than the 10 steps"):
+        Recipe(batch_size=8, steps=10, eval_every=5, schedule="poly", warmup=10)
+    with pytest.raises(ValueError, match="warmup=1 is no slope for onecycle"):
+        Recipe(batch_size=8, steps=10, eval_every=5, schedule="onecycle", warmup=1)
     with pytest.raises(ValueError, match="schedule must be one of"):
         Recipe(batch_size=8, epochs=1, schedule="cosin")
 
 
 def test_a_run_that_cannot_begin_has_failed(tmp_path):
     """So that its folder is free for the mended command."""
-    with pytest.raises(ValueError, match="recipe.warmup=100 is longer than the 20 steps"):
+    with pytest.raises(ValueError, match="recipe.warmup=100 must be shorter than the 20 steps"):
         run(tmp_path, replace(RECIPES["onecycle"], warmup=100))
     assert RunFolder(tmp_path).status == "failed"
 

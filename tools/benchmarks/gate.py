@@ -6,8 +6,9 @@ MEASURED = {"error", "ratio", "noise", "peak_in_q", "rows_off", "heads"}
 LEAST = 0.05  # no repeat of a measurement is closer than that
 
 
-def slower(stored: dict, report: dict) -> list[str]:
-    """One line for every case whose ratio fell by more than the noise of the two measurements, or that is missing.
+def slower(stored: dict, report: dict, chosen: bool = False) -> list[str]:
+    """One line for every case whose ratio fell by more than the noise of the two measurements, and for every stored backend of
+    which none ran, unless the backends were `chosen`. Other cases that were not measured are left out.
 
     Raises ValueError when the two reports are not of the same processor, which ratios depend on.
     """
@@ -18,7 +19,8 @@ def slower(stored: dict, report: dict) -> list[str]:
                 "one machine. Store this machine's with a run without --gate."
             )
     now = {case(row): row for row in report["rows"] if "ratio" in row}
-    lines = []
+    backends, ran = ({row["backend"] for row in rows if "backend" in row} for rows in (stored["rows"], report["rows"]))
+    lines = [] if chosen else [f"{backend}: stored, but it did not run" for backend in sorted(backends - ran)]
     for row in stored["rows"]:
         if "ratio" not in row:
             continue
