@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from timm.data.readers.img_extensions import get_img_extensions
-from timm.data.readers.reader_image_folder import find_images_and_targets
+from timm.data.readers.img_extensions import get_img_extensions, is_img_extension
 from timm.utils.misc import natural_key
 
 from .images import class_counts
 
 
 class ClassFolder:
-    """The images below `folder`, an `ImageSource` whose class i is the folder named `classes[i]`.
+    """The images in the folders `folder/classes[i]`, an `ImageSource` of these classes.
 
     Raises:
-        ValueError: a class has no image.
+        ValueError: a class has no image, or has images in a folder within it.
     """
 
     def __init__(self, folder: Path, classes: list[str]):
         self.folder, self.classes = folder, classes
-        found, _ = find_images_and_targets(str(folder), class_to_idx={name: i for i, name in enumerate(classes)})
+        found, deeper = [], []
+        for target, name in enumerate(classes):
+            _, inner, files = next(os.walk(folder / name), ("", [], []))  # one that cannot be listed holds no image
+            found += [(os.path.join(name, file), target) for file in images_of(files)]
+            within = [os.path.join(name, sub) for sub in inner if not sub.startswith(".")]
+            deeper += [path for path in within if holds_images(folder / path)]
+        found.sort(key=lambda item: natural_key(item[0]))  # of whole paths, as timm does: runs drew from this order
         # flat arrays: a list of a million strings would be copied into every loader process as it is touched
-        self.paths = np.array([os.fsencode(os.path.relpath(path, folder)) for path, _ in found], dtype=np.bytes_)
+        self.paths = np.array([os.fsencode(path) for path, _ in found], dtype=np.bytes_)
         self.targets = np.array([target for _, target in found], dtype=np.int64)
         empty = [name for name, count in zip(classes, class_counts(self), strict=True) if count == 0]
         if empty:
             raise ValueError(
                 f"no image ({', '.join(get_img_extensions())}) lies in these class folders of {folder}: {some(empty)}; "
                 "every class folder must hold its images itself, so extract or move them there"
+            )
+        if deeper:
+            raise ValueError(
+                f"images lie deeper than in the class folders of {folder}, in these folders within them: {some(deeper)}; "
+                "every class folder must hold its images itself, so move them there, or elsewhere"
             )
 
     def where(self, index: int) -> str:
@@ -57,6 +68,16 @@ def read_class_folders(train: Path, val: Path) -> tuple[ClassFolder, ClassFolder
     return ClassFolder(train, train_classes), ClassFolder(val, train_classes)
 
 
+def images_of(names: Iterable[str]) -> list[str]:
+    """Those of some files' names that have a suffix of an image."""
+    return [name for name in names if is_img_extension(os.path.splitext(name)[1].lower())]
+
+
+def holds_images(folder: Path) -> bool:
+    """Whether an image lies in a folder, at any depth."""
+    return any(images_of(files) for _, _, files in os.walk(folder, followlinks=True))
+
+
 def class_names(folder: Path) -> list[str]:
     """The names of the class folders in `folder`, in natural order (n2 before n10).
 
@@ -66,7 +87,7 @@ def class_names(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
         entries = [entry for entry in entries if not entry.name.startswith(".")]
     names = sorted((entry.name for entry in entries if entry.is_dir()), key=natural_key)
-    images = [e.name for e in entries if os.path.splitext(e.name)[1].lower() in get_img_extensions(as_set=True)]
+    images = images_of(entry.name for entry in entries)
     if images:
         raise ValueError(
             f"{folder} holds {len(images)} images directly ({some(sorted(images))}), so their classes are not known; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -34,13 +35,28 @@ class Images(Dataset):
         return len(self.source.targets)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        """Raises ValueError naming the file when it cannot be read or decoded; no other item ever stands in for it."""
+        """Raises ValueError naming the file when it cannot be read or used; no other item ever stands in for it."""
         try:
-            image = Image.open(io.BytesIO(self.source.read(index))).convert("RGB")
+            image = Image.open(io.BytesIO(self.source.read(index)))
+            pixels = image.convert("RGB")
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             where = self.source.where(index)
             raise ValueError(f"cannot read the image {where} ({error}); copy it again from the archive") from error
-        return {"image": self.transform(image), "target": torch.tensor(int(self.source.targets[index]))}
+        check_depth(image, self.source.where(index))
+        return {"image": self.transform(pixels), "target": torch.tensor(int(self.source.targets[index]))}
+
+
+def check_depth(image: Image.Image, where: str | Path) -> None:
+    """Hold an image of the file `where` to bytes, as Pillow clips whatever is above 255 when it makes it RGB.
+
+    Raises:
+        ValueError: its pixels are integers of 16 or 32 bits, or floats.
+    """
+    if image.mode.startswith(("I", "F")):
+        raise ValueError(
+            f"{where} has more than 8 bits a channel (Pillow's mode {image.mode}), and nearly all of it would turn white; "
+            "save it with 8 bits a channel"
+        )
 
 
 def class_counts(source: ImageSource) -> np.ndarray:

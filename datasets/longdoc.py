@@ -21,6 +21,7 @@ NAMES = {"train": "train", "dev": "validation|valid|val|dev", "test": "test"}
 CONFIGS = ("no_ref", "default")
 KINDS = (".parquet", ".jsonl", ".txt")
 STORED = 65_536  # bytes kept of a document
+READER = 1  # goes up when other bytes are kept of the same files
 
 
 def longdoc(
@@ -69,11 +70,12 @@ def longdoc(
         for split, paths in files.items():
             writer.begin(split)
             for path in paths:
-                for text, label in read_documents(path):
-                    writer.add(text.encode(errors="replace")[:STORED], label)
+                for content, label in read_documents(path):
+                    writer.add(content[:STORED], label)
 
     every = [path for paths in files.values() for path in paths]
-    store = cached(cache, f"longdoc-{config}", {"files": signature(every, folder)}, write)
+    settings = {"files": signature(every, folder), "reader": READER}
+    store = cached(cache, f"longdoc-{config}", settings, write)
     sizes = {split: end - begin for split, (begin, end) in store.splits.items()}
     return token_data(
         "longdoc",
@@ -120,21 +122,21 @@ def find_files(root: Path, config: str) -> dict[str, list[Path]]:
     )
 
 
-def read_documents(path: Path) -> Iterator[tuple[str, int]]:
-    """Text and label of every document of a file.
+def read_documents(path: Path) -> Iterator[tuple[bytes, int]]:
+    """Bytes and label of every document of a file: a text file's own, and the UTF-8 of a field "text".
 
     Raises:
         ValueError: a field is missing or wrong, or a parquet file cannot be read (pyarrow missing, or broken).
     """
     if path.suffix == ".txt":
-        yield path.read_text(errors="replace"), label_of(path.parent.name, str(path.parent))
+        yield path.read_bytes(), label_of(path.parent.name, str(path.parent))
         return
     rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
     for number, row in enumerate(rows, start=1):
         where = f"{path}, document {number}"
         if not isinstance(row, dict) or not isinstance(row.get("text"), str) or "label" not in row:
             raise ValueError(f'{where} has not the fields "text" and "label"')
-        yield row["text"], label_of(row["label"], where)
+        yield row["text"].encode(errors="replace"), label_of(row["label"], where)
 
 
 def label_of(label: object, where: str) -> int:

@@ -65,9 +65,11 @@ def _read(path: Path) -> Mapping:
     except Exception as error:  # readers raise whatever they meet
         stranger = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         if stranger:
+            keys = sum(KEYS.values(), ())
             raise ValueError(
                 f"{path} cannot be read as weights: it holds an object of {stranger[1]}, and making one may run code. If you "
-                f"trust it: torch.save(torch.load({str(path)!r}, weights_only=False)['model'], 'weights.pt'), and give weights.pt"
+                f"trust it: torch.save({{k: v for k, v in torch.load({str(path)!r}, weights_only=False).items() "
+                f"if k in {keys}}}, 'weights.pt'), and give weights.pt"
             ) from error
         raise ValueError(
             f"{path} cannot be read as weights ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}); expected what "

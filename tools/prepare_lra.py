@@ -60,6 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         data = datasets.build(args.task, **options)
     except ValueError as error:
         parser.error(str(error))
+    except OSError as error:
+        parser.error(
+            f"files of {args.task} cannot be read or written ({error}); give a --root that you may read, and a --cache that "
+            "you may write"
+        )
     print(f"{args.task}: ready after {time.perf_counter() - begin:.1f} s, fingerprint {data.fingerprint}")
     return report(data)
 

@@ -28,6 +28,7 @@ from torch import nn
 import datasets
 import experiment
 from datasets.ade20k import View, seen
+from datasets.images import check_depth
 from evaluate import run_config
 from mita.training import RunFolder
 from models.checkpoints import load_weights
@@ -64,11 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config, checkpoint = chosen(args.run, args.checkpoint, args.experiment, args.set)
         names, palette = datasets.classes_of(config.data.name)
         model = build(config, checkpoint).to(args.device)
-        args.out.mkdir(parents=True, exist_ok=True)
         for source, path in paths.items():
             pixels = read_photograph(source, args.longest)
             labels = segment(model, pixels, config)
-            draw(pixels, labels, names, palette, args.alpha).save(path)
+            write(draw(pixels, labels, names, palette, args.alpha), path)
             found = ", ".join(f"{names[i]} {share:.0%}" for i, share in list(shares(labels).items())[:5])
             print(f"{path}  {found}")
     except ValueError as error:
@@ -117,9 +117,10 @@ def build(config: DictConfig, checkpoint: Path) -> nn.Module:
 
 
 def read_photograph(path: Path, longest: int) -> np.ndarray:
-    """(H, W, 3) uint8, upright, reduced to `longest` pixels where a side is longer. Raises ValueError if it cannot be read."""
+    """(H, W, 3) uint8, upright, reduced to `longest` pixels where a side is longer. Raises ValueError if it cannot be used."""
     try:
         with Image.open(path) as image:
+            check_depth(image, path)
             image = ImageOps.exif_transpose(image).convert("RGB")
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} cannot be read as an image ({error}); give photographs, as JPEG or PNG") from error
@@ -135,6 +136,15 @@ def segment(model: nn.Module, pixels: np.ndarray, config: DictConfig) -> np.ndar
     image, original = (part.to(device) for part in seen(pixels, view))
     windows = {key: task[key] for key in ("window", "stride", "scales", "flip")}
     return model.predict(image, pixels.shape[:2], original=original, **windows).argmax(0).cpu().numpy()
+
+
+def write(overlay: Image.Image, path: Path) -> None:
+    """Save an overlay, in a new folder if it is not there. Raises ValueError when it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        overlay.save(path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written ({error}); give another folder as --out") from error
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from ..data import Data
+from ..data import Data, reasons
 from .contours import draw_images
 from .dashes import SIDE
 from .folders import check_count, locate, signature
@@ -44,7 +45,7 @@ def pathfinder(
         limit: keep so many items of every split.
         counts: images to generate for train, dev and test.
         generator_seed: of the generated images.
-        partial: accept another number of images than the published 200,000.
+        partial: accept another number of images than the published 200,000, and leave out empty files.
         cache: folder for the compact copy; None is data/lra.
         workers: processes to generate with; None for one a core.
 
@@ -67,9 +68,10 @@ def pathfinder(
         splits = {split: store.range(split) for split in SPLITS}
         short = None if tuple(counts) == COUNTS else f"counts={list(counts)}"
     else:
-        store, skipped = _read(root, cache)
+        store, empty = _read(root, cache, partial)
         found = len(store.targets)
-        short = check_count(found + skipped, sum(COUNTS), f"images of {LEVEL} in {root}", partial)
+        short = check_count(found, sum(COUNTS), f"images of {LEVEL} in {root}", partial)
+        short = reasons(short, empty and f"{empty} empty image files")
         order = np.random.default_rng(0).permutation(found)
         splits = dict(zip(SPLITS, np.split(order, [found * 8 // 10, found * 9 // 10])))
     return token_data("pathfinder", store, splits, length=SIDE**2, num_classes=2, limit=limit, short=[short])
@@ -81,8 +83,8 @@ def draw_chunk(generator: np.random.Generator, count: int) -> tuple[np.ndarray, 
     return images.ravel(), np.full(count, SIDE**2), labels
 
 
-def _read(root: str, cache: str | None) -> tuple[Store, int]:
-    """The released images in the order of their names, and how many of them are empty files."""
+def _read(root: str, cache: str | None, partial: bool) -> tuple[Store, int]:
+    """The released images in the order of their names, and how many were left out, being empty files."""
     places = [str(Path(place) / LEVEL) for place in PLACES]
     if Path(root).name == LEVEL:
         places.insert(0, ".")
@@ -91,26 +93,39 @@ def _read(root: str, cache: str | None) -> tuple[Store, int]:
     if not lists:
         raise ValueError(f"{folder / 'metadata'} holds none of Pathfinder's lists, 0.npy, 1.npy, ...; copy it again")
 
+    def empty_files() -> list[str]:
+        named = (image for path in lists for image, _ in read_list(path, folder))
+        return [image.relative_to(folder).as_posix() for image in named if image.stat().st_size == 0]
+
+    # a store is found by the lists alone, so one that leaves files out is also named by these: it is not that of a repaired copy
+    empty = empty_files() if partial else []
+
     def write(writer: Writer) -> None:
-        writer.begin("all")
-        empty = [name for path in lists for name in read_list(path, folder, writer)]
+        if not partial and (found := empty_files()):
+            raise ValueError(
+                f"{len(found)} of Pathfinder's image files in {folder} are empty, such as {found[0]}; the release has no empty "
+                "file on this level, so copy it again, or set data.partial=true to leave them out"
+            )
         if empty:
             writer.notes.append(f"skipped {len(empty)} empty image files: {', '.join(empty[:5])}")
-            writer.facts["empty"] = len(empty)
+        skipped = {folder / name for name in empty}
+        writer.begin("all")
+        for path in lists:
+            for image, label in read_list(path, folder):
+                if image not in skipped:
+                    writer.add(read_image(image), label)
 
-    store = cached(cache, "pathfinder-read", {"files": signature(lists, folder)}, write)
-    return store, store.facts.get("empty", 0)
+    return cached(cache, "pathfinder-read", {"files": signature(lists, folder), "empty": empty}, write), len(empty)
 
 
-def read_list(path: Path, folder: Path, writer: Writer) -> list[str]:
-    """Add the images one metadata file names; returns the names of those that are empty files.
+def read_list(path: Path, folder: Path) -> Iterator[tuple[Path, int]]:
+    """The images that one metadata file names, each with its label.
 
     In spite of its name the file is text, a line an image: folder, file, number, label and seven settings.
 
     Raises:
-        ValueError: a line has other columns, or an image is missing, broken, or not 32x32 grey.
+        ValueError: a line has other columns, or an image is missing.
     """
-    empty = []
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
         columns = line.split()
         if len(columns) != 11 or columns[3] not in ("0", "1"):
@@ -121,11 +136,7 @@ def read_list(path: Path, folder: Path, writer: Writer) -> list[str]:
         image = folder / columns[0] / columns[1]
         if not image.is_file():
             raise ValueError(f"{path}, line {number} names {image}, which is not there; copy the release again")
-        if image.stat().st_size == 0:
-            empty.append(f"{columns[0]}/{columns[1]}")
-            continue
-        writer.add(read_image(image), int(columns[3]))
-    return empty
+        yield image, int(columns[3])
 
 
 def read_image(path: Path) -> bytes:

@@ -29,13 +29,12 @@ class Store:
         splits: name -> (first item, one past the last).
         fingerprint: twelve hexadecimal digits of the content.
         notes: what the reader had to say, such as skipped files; said again whenever the store is opened.
-        facts: numbers the reader kept.
     """
 
     def __init__(self, folder: Path):
         meta = json.loads((folder / "meta.json").read_text())
         self.folder = folder
-        self.splits, self.notes, self.facts = meta["splits"], meta["notes"], meta["facts"]
+        self.splits, self.notes = meta["splits"], meta["notes"]
         self.fingerprint = meta["fingerprint"]
         self.offsets = np.load(folder / "offsets.npy", mmap_mode="r")
         self.targets = np.load(folder / "targets.npy", mmap_mode="r")
@@ -62,7 +61,6 @@ class Writer:
     def __init__(self, folder: Path, file: BinaryIO):
         self.folder = folder
         self.notes: list[str] = []
-        self.facts: dict[str, int] = {}
         self._file = file
         self._lengths: list[int] = []
         self._targets: list[int] = []
@@ -112,7 +110,6 @@ class Writer:
             "fingerprint": digest.hexdigest()[:12],
             "splits": {name: [begin, end] for (name, begin), end in zip(self._begins.items(), ends)},
             "notes": self.notes,
-            "facts": self.facts,
         }
         (self.folder / "meta.json").write_text(json.dumps(meta, indent=1))
 
@@ -122,26 +119,32 @@ def cached(cache: str | Path | None, name: str, settings: dict[str, Any], write:
 
     Its folder is called after `name` and a hash of `settings`. It is written under another name and renamed when
     complete; processes that want the same store wait for the first. What an interrupted `write` left beside the
-    writer's own files (finished parts) is there again at the next call.
+    writer's own files (finished parts) is there again at the next call. A complete store is opened without writing
+    anything, as it may lie in a folder that can only be read.
     """
     cache = DEFAULT_CACHE if cache is None else Path(cache)
     name = f"{name}-{fingerprint([json.dumps(settings, sort_keys=True)])[:8]}"
     folder, unfinished = cache / name, cache / f"{name}.unfinished"
-    cache.mkdir(parents=True, exist_ok=True)
-    with FileLock(cache / f"{name}.lock"):
-        if not (folder / "meta.json").exists():
-            unfinished.mkdir(exist_ok=True)
-            try:
-                with open(unfinished / "tokens.bin", "wb") as file:
-                    writer = Writer(unfinished, file)
-                    write(writer)
-                    writer.finish(settings)
-            except ValueError:  # what was found is of no use, unlike after an interrupt
-                shutil.rmtree(unfinished)
-                raise
-            shutil.rmtree(folder, ignore_errors=True)
-            unfinished.rename(folder)
+    if not (folder / "meta.json").exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache / f"{name}.lock"):
+            if not (folder / "meta.json").exists():  # another process may have been faster
+                _make(folder, unfinished, settings, write)
     store = Store(folder)
     for note in store.notes:
         log.warning("%s: %s", name, note)
     return store
+
+
+def _make(folder: Path, unfinished: Path, settings: dict[str, Any], write: Callable[[Writer], None]) -> None:
+    unfinished.mkdir(exist_ok=True)
+    try:
+        with open(unfinished / "tokens.bin", "wb") as file:
+            writer = Writer(unfinished, file)
+            write(writer)
+            writer.finish(settings)
+    except ValueError:  # what was found is of no use, unlike after an interrupt
+        shutil.rmtree(unfinished)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.rename(folder)

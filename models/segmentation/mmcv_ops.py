@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import importlib.util
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -29,7 +29,9 @@ def prepare_mmseg() -> None:
         raise ValueError(
             f"segmentation needs {', '.join(missing)}; run make setup, or pip install -r requirements.txt (no compiler needed)"
         )
-    with FileLock(Path(tempfile.gettempdir()) / f"mmengine-of-{getpass.getuser()}.lock"):
+    # a number, as a user of a container may have no name; on Windows every user has a folder for temporary files
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    with FileLock(Path(tempfile.gettempdir()) / f"mmengine-of-{user}.lock"):
         importlib.import_module("mmengine")
     if importlib.util.find_spec("mmcv._ext") is None:
         sys.modules.setdefault("mmcv.ops", _Operators("mmcv.ops"))

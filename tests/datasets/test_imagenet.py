@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from timm.data.readers.reader_image_folder import find_images_and_targets
 from torch.utils.data import DataLoader
 
 import datasets
@@ -84,6 +85,27 @@ def test_class_folders(folders):
         "3 classes instead of 1000; 12 training images instead of 1281167; 6 validation images instead of 50000"
     )
     check_colors(data)
+
+
+def test_the_order_is_timms(folders, tmp_path_factory):
+    """A seed stands for an order of the numbers of images, so what number an image has must not change."""
+    for split in ("train", "val"):
+        for name in ("cat", "cat2", "Cat10", "n3"):
+            (folders / split / name).mkdir()
+            for i, file in enumerate(("10.png", "9.JPG", "b2.jpeg", "B10.png", "x.txt")):
+                (folders / split / name / file).write_bytes(encoded((i, 0, 0)))
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "linked"
+    (folders / "val" / "n3").rename(elsewhere)
+    (folders / "val" / "n3").symlink_to(elsewhere, target_is_directory=True)
+    for split, data in (("train", build(folders).train), ("val", build(folders).evaluate["test"])):
+        source, folder = data.source, str(folders / split)
+        expected, _ = find_images_and_targets(folder, class_to_idx={name: i for i, name in enumerate(source.classes)})
+        assert [source.where(i) for i in range(len(data))] == [path for path, _ in expected]
+        assert source.targets.tolist() == [target for _, target in expected]
+    names = [source.where(i).removeprefix(folder + "/") for i in range(len(data))]
+    # the whole path is sorted, so a class may come before another that its own name comes after
+    assert names[:5] == ["cat2/9.JPG", "cat2/10.png", "cat2/b2.jpeg", "cat2/B10.png", "Cat10/9.JPG"]
+    assert names[8:12] == ["cat/9.JPG", "cat/10.png", "cat/b2.jpeg", "cat/B10.png"]
 
 
 def test_shards(shards):
@@ -205,6 +227,14 @@ def test_a_broken_image_in_a_shard_is_named(shards):
         list(build(shards).train)
 
 
+def test_more_than_8_bits_a_channel_are_refused(folders):
+    """Pillow would clip them: nearly all of a 16-bit image would be white."""
+    Image.fromarray(np.full((9, 7), 30_000, np.uint16)).save(folders / "train" / CLASSES[1] / "deep.png")
+    data = build(folders, auto_augment=None)
+    with pytest.raises(ValueError, match="deep.png has more than 8 bits a channel .*; save it with 8 bits a channel"):
+        list(data.train)
+
+
 # ---- what is refused, each with a sentence that says what to do
 
 
@@ -271,6 +301,27 @@ def test_class_without_images(folders):
         path.rename(inner / path.name)
     with pytest.raises(ValueError, match="lies in these class folders of .*train: n01440764; every class folder"):
         build(folders)
+
+
+@pytest.mark.parametrize("inner", ["more", "more/still", CLASSES[1]])
+def test_images_one_folder_deeper(folders, inner):
+    """Beside images of the class itself; a folder within it may also have the name of another class."""
+    deeper = folders / "train" / CLASSES[0] / inner
+    deeper.mkdir(parents=True)
+    (deeper / "x.png").write_bytes(encoded((0, 0, 0)))
+    message = f"images lie deeper .*train, in .*: {CLASSES[0]}/{inner.split('/')[0]}; every class folder must hold"
+    with pytest.raises(ValueError, match=message):
+        build(folders)
+
+
+def test_folders_without_images_and_hidden_ones_are_passed_over(folders):
+    before = build(folders)
+    for name, file in (("boxes", "x.txt"), (".thumbnails", "x.png"), ("empty", None)):
+        inner = folders / "val" / CLASSES[0] / name
+        inner.mkdir()
+        if file:
+            (inner / file).write_bytes(encoded((0, 0, 0)))
+    assert build(folders).fingerprint == before.fingerprint
 
 
 def test_options_that_do_not_fit(folders):

@@ -42,6 +42,24 @@ def test_processes_that_start_together_do_not_read_each_others_half_written_cach
     assert list(tmp_path.glob("YAPF/**/*.pickle"))  # or there was nothing to take turns for
 
 
+def test_a_user_without_a_name(tmp_path, mmseg):
+    """As in `docker run --user`: no entry in the list of users, and no name in the environment."""
+    code = """
+import pwd
+def unknown(uid):
+    raise KeyError(uid)
+pwd.getpwuid = unknown
+from models.segmentation.mmcv_ops import prepare_mmseg
+prepare_mmseg()
+"""
+    nameless = {
+        name: value for name, value in os.environ.items() if name not in ("LOGNAME", "USER", "LNAME", "USERNAME")
+    }
+    environment = {**nameless, "HOME": str(tmp_path)}
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+
+
 def test_nothing_stands_in_for_operators_that_are_there(mmseg):
     code = """
 import importlib.util, sys

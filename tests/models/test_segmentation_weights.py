@@ -1,4 +1,6 @@
 import argparse
+import re
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -13,6 +15,7 @@ import models
 from mita.mechanisms import build
 from mita.training.run_folder import save_checkpoint
 from models.segmentation import Backbone, load_backbone
+from models.weight_files import read_weights
 
 SOFTMAX = partial(build, "softmax")
 MITA = partial(build, "mita", num_landmarks=4, top_k=3)
@@ -242,3 +245,15 @@ def test_what_cannot_be_used_is_refused(tmp_path):
     with pytest.raises(ValueError, match="another size than this backbone: cls_token is"):
         load_backbone(model, tmp_path / "c.pth")
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("key", "weights"), [("model", "raw"), ("state_dict", "raw"), ("model_ema", "ema")])
+def test_what_is_advised_for_a_checkpoint_with_objects_works(tmp_path, monkeypatch, key, weights):
+    """DeiT's and the authors' files hold weights under "model", mmengine's under "state_dict", beside objects of their own."""
+    state = {"norm.weight": torch.ones(3)}
+    torch.save({key: state, "message_hub": {"loss": Fraction(1, 2)}}, tmp_path / "a.pth")
+    with pytest.raises(ValueError, match="an object of fractions.Fraction, .*and give weights.pt") as error:
+        read_weights(tmp_path / "a.pth", weights)
+    monkeypatch.chdir(tmp_path)
+    exec(re.search(r"If you trust it: (.*), and give weights.pt", str(error.value))[1], {"torch": torch})
+    assert read_weights(tmp_path / "weights.pt", weights)["norm.weight"].equal(state["norm.weight"])

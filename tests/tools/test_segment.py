@@ -83,6 +83,30 @@ def test_photographs_are_upright_and_no_larger_than_asked(tmp_path):
     assert segment.read_photograph(tmp_path / "turned.jpg", 2048).shape == (10, 6, 3)
 
 
+@pytest.mark.parametrize(("dtype", "kind"), [(np.uint16, "png"), (np.int32, "tif"), (np.float32, "tif")])
+def test_more_than_8_bits_a_channel_are_refused(dtype, kind, tmp_path):
+    """Pillow would clip them: nearly all of a 16-bit photograph would be white."""
+    path = tmp_path / f"deep.{kind}"
+    Image.fromarray(np.full((6, 10), 30_000, dtype)).save(path)
+    with pytest.raises(
+        ValueError, match=f"deep.{kind} has more than 8 bits a channel .*; save it with 8 bits a channel"
+    ):
+        segment.read_photograph(path, 2048)
+
+
+@pytest.mark.parametrize("taken", ["out", "out/PHOTOGRAPH.png/x"])
+def test_a_folder_that_cannot_be_written_is_one_sentence(taken, scenes, run, tmp_path, capsys):
+    """A file has its name, or a folder has the name of the overlay."""
+    photograph = scenes[1][0]
+    path = tmp_path / taken.replace("PHOTOGRAPH", photograph.stem)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    with pytest.raises(SystemExit, match="2"):
+        segment.main([str(photograph), "--run", str(run), "--out", str(tmp_path / "out"), "--device", "cpu"])
+    error = capsys.readouterr().err
+    assert f"{photograph.stem}.png cannot be written (" in error and "give another folder as --out" in error
+
+
 def test_a_checkpoint_needs_no_run_and_keys_may_change(scenes, run, tmp_path):
     common = [str(scenes[1][0]), "--device", "cpu", "--out"]
     segment.main([*common, str(tmp_path / "a"), "--run", str(run)])

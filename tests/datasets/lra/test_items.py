@@ -1,5 +1,7 @@
 """Batches of sequences of unlike length."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -20,6 +22,15 @@ def make(tmp_path, pairs=None) -> Store:
                 writer.add(text, number)
 
     return cached(tmp_path, "texts", {"pairs": bool(pairs)}, write)
+
+
+def test_a_finished_store_is_opened_without_writing(tmp_path, monkeypatch):
+    """It may lie in a folder that this user can only read."""
+    written = make(tmp_path)
+    os.utime(tmp_path, (0, 0))
+    monkeypatch.setattr("datasets.lra.store.FileLock", lambda path: pytest.fail("locked"))
+    monkeypatch.setattr("pathlib.Path.mkdir", lambda *args, **options: pytest.fail("made a folder"))
+    assert make(tmp_path).fingerprint == written.fingerprint and tmp_path.stat().st_mtime == 0
 
 
 def test_a_batch_ends_where_its_longest_sequence_does(tmp_path):

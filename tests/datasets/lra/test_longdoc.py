@@ -73,6 +73,17 @@ def test_text_folders(tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("content", [b"one\r\ntwo\rthree\n", "naïve".encode("latin-1")])
+def test_tokens_of_a_text_file_are_its_bytes(tmp_path, content):
+    """Whatever its line ends and encoding, and whatever those of this machine."""
+    for split in DOCUMENTS:
+        folder = tmp_path / "no_ref" / split / CLASSES[0]
+        folder.mkdir(parents=True)
+        (folder / "a.txt").write_bytes(content)
+    item = build(tmp_path, tmp_path / "cache").train[0]
+    assert (item["tokens"][: item["length"]] - 1).tolist() == list(content)
+
+
 def test_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet

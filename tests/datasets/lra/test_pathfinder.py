@@ -4,6 +4,7 @@ The public bugs: long-range-arena #11 and Nystromformer #12 (which level), s4 (a
 """
 
 import logging
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -215,7 +216,8 @@ def test_the_hard_level_is_read_and_an_empty_file_counted_aloud(tree, caplog):
     with caplog.at_level(logging.WARNING):
         data = datasets.build("pathfinder", root=str(root), **options)
     assert "skipped 1 empty image files: imgs/1/sample_1.png" in caplog.text
-    assert data.counts == {"train": 7, "dev": 1, "test": 1} and "10 of 200,000" in data.short
+    assert data.counts == {"train": 7, "dev": 1, "test": 1}
+    assert "9 of 200,000 images" in data.short and "; 1 empty image files" in data.short
     parts = (data.train, *data.evaluate.values())
     read = [(item["tokens"].tolist(), int(item["target"])) for part in parts for item in part]
     assert sorted(read) == sorted(images)
@@ -226,16 +228,45 @@ def test_the_hard_level_is_read_and_an_empty_file_counted_aloud(tree, caplog):
     assert again.fingerprint == data.fingerprint
 
 
+def test_an_empty_file_is_refused(tree):
+    root, *_ = tree
+    message = "1 of Pathfinder's image files in .* are empty, such as imgs/1/sample_1.png; .*data.partial=true"
+    with pytest.raises(ValueError, match=message) as error:
+        datasets.build("pathfinder", root=str(root), cache=str(root / "cache"))
+    assert "\n" not in str(error.value)
+
+
+def test_an_empty_file_makes_no_full_data_set(tree, monkeypatch):
+    """As many lines as are expected, and one image fewer."""
+    root, *_ = tree
+    monkeypatch.setattr(sys.modules["datasets.lra.pathfinder"], "COUNTS", (8, 1, 1))
+    data = datasets.build("pathfinder", root=str(root), cache=str(root / "cache"), partial=True)
+    assert data.short.startswith("9 of 10 images") and data.short.endswith("; 1 empty image files")
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_repaired_folder_is_read_again(tree, monkeypatch, caplog, partial):
+    root, inner, _ = tree
+    monkeypatch.setattr(sys.modules["datasets.lra.pathfinder"], "COUNTS", (8, 1, 1))
+    options = {"root": str(root), "cache": str(root / "cache")}
+    datasets.build("pathfinder", **options, partial=True)
+    folder = inner / "curv_contour_length_14" / "imgs" / "1"
+    (folder / "sample_1.png").write_bytes((folder / "sample_0.png").read_bytes())
+    caplog.clear()
+    data = datasets.build("pathfinder", **options, partial=partial)
+    assert data.counts == {"train": 8, "dev": 1, "test": 1} and data.short is None and "skipped" not in caplog.text
+
+
 def test_a_wrong_root_says_what_was_looked_for_and_found(tmp_path):
     level(tmp_path / "pathfinder32", "curv_baseline", batches=((3, ()),))
     with pytest.raises(ValueError, match="curv_contour_length_14/metadata .*looked for.* holds pathfinder32/"):
         datasets.build("pathfinder", root=str(tmp_path))
 
 
-def test_too_few_images(tree):
-    root, *_ = tree
+def test_too_few_images(tmp_path):
+    level(tmp_path, "curv_contour_length_14", batches=((4, ()), (6, ())))
     with pytest.raises(ValueError, match="found 10 images .* where 200,000 are expected"):
-        datasets.build("pathfinder", root=str(root), cache=str(root / "cache"))
+        datasets.build("pathfinder", root=str(tmp_path), cache=str(tmp_path / "cache"))
 
 
 def spoil(case, folder):

@@ -45,3 +45,10 @@ def test_a_wrong_option_gets_one_sentence(tmp_path, capsys):
     with pytest.raises(SystemExit):
         prepare.main(["text", "--count", "1", "1", "1", "--root", str(tmp_path)])
     assert "--count is of data that are generated" in capsys.readouterr().err
+
+
+def test_a_cache_that_cannot_be_written_gets_one_sentence(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match="2"):
+        prepare.main(["listops", "--cache", str(tmp_path / "file" / "cache"), "--count", "1", "0", "0"])
+    assert "files of listops cannot be read or written (" in capsys.readouterr().err
