@@ -51,14 +51,14 @@ def test_why_a_backend_does_not_run_is_told():
     code = """
 import sys, runpy
 from mita.attention.backends import BACKENDS, Backend
-BACKENDS["picky"] = Backend("picky", "", lambda problem: [f"There is no GPU, but {problem.queries} queries."])
+BACKENDS["picky"] = Backend("picky", "", lambda problem: [f"There is no GPU, but heads of {problem.head_dim}."])
 BACKENDS["broken"] = Backend("broken", "", lambda problem: [])
 sys.argv = ["doctor.py"]
 runpy.run_path("tools/doctor.py", run_name="__main__")
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"picky +does not run: There is no GPU, but 197 queries\.", done.stdout)
+    assert re.search(r"picky +does not run: There is no GPU, but heads of 64\.", done.stdout)
     assert re.search(r"broken +FAILED: KeyError", done.stdout)
     assert re.search(r"eager +runs", done.stdout)
 
