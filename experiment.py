@@ -286,10 +286,11 @@ def _parse(overrides: Iterable[str]) -> list[Override]:
 
 def _parse_one(text: str) -> Override:
     key, equals, value = text.partition("=")
-    quoted = value.replace('"', '\\"')
-    for attempt in (
-        (text, f'{key}="{quoted}"') if equals else (text,)
-    ):  # a folder with signs that mean something to Hydra
+    attempts = [text]
+    if equals:  # a folder may have signs that mean something to Hydra
+        quoted = value.replace('"', '\\"')
+        attempts.append(f'{key}="{quoted}"')
+    for attempt in attempts:
         try:
             return OverridesParser.create().parse_override(attempt)
         except HydraException:
