@@ -301,7 +301,7 @@ class Trainer:
         if self.scaler and state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
         names = ["step", "best", "last", "seconds"]
-        if state["measured_on"] == self.measured_on:  # a speed of two machines would be that of neither
+        if state.get("measured_on") == self.measured_on:  # a speed of two machines would be that of neither
             names += ["train_seconds", "timed_steps", "peak_mib"]
         for name in names:
             setattr(self, name, state[name])

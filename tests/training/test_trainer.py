@@ -118,6 +118,15 @@ def test_a_speed_is_of_one_machine(tmp_path, monkeypatch, other, timed):
     assert result.steps_per_second == pytest.approx(timed / state["train_seconds"])
 
 
+def test_a_checkpoint_from_before_machines_were_noted_goes_on(tmp_path):
+    run(tmp_path, RECIPES["onecycle"], machine=Machine("cpu", progress=False, max_steps=10))
+    state = load_checkpoint(tmp_path / "last.ckpt")
+    torch.save({k: v for k, v in state.items() if k not in ("measured_on", "peak_mib")}, tmp_path / "last.ckpt")
+    result, resumed = run(tmp_path, RECIPES["onecycle"])
+    _, whole = run(tmp_path / "whole", RECIPES["onecycle"])
+    assert result.steps == 20 and equal(resumed["model"], whole["model"])
+
+
 def test_a_second_process_is_refused(tmp_path):
     """It would write the same checkpoints. The first one's state is left as it is."""
     run(tmp_path, RECIPES["onecycle"], machine=Machine("cpu", progress=False, max_steps=5))
